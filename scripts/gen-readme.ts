@@ -5,7 +5,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { stripVTControlCharacters } from "node:util";
-import type { SimulateReport } from "../bench/lab/simulate/experiment.ts";
+import type { WorkloadReport } from "../bench/lab/simulate/experiment.ts";
 import type { RoundsReport } from "../src/cli/rounds.ts";
 import { areEqual, speedups } from "../src/cli/speedup.ts";
 import { comparisonTable } from "../src/cli/table.ts";
@@ -99,7 +99,10 @@ function measuredTable(): string {
 }
 
 function simulatedTable(): string {
-  const { workloads, command } = read("simulated") as SimulateReport & { command: string };
+  const { workloads, command } = read("simulated") as {
+    workloads: Readonly<Record<string, WorkloadReport>>;
+    command: string;
+  };
   const names = ["divided", "seer", "foretoken"] as const;
   const rows = Object.entries(workloads).map(([workload, { systems }]) => {
     const cells = names.map((name) => {

@@ -12,100 +12,63 @@
 // accept at equal cost of verification.
 
 import { basename } from "node:path";
-import { parseArgs } from "node:util";
 import { formatCount } from "../../src/cli/format.ts";
-import { textTable } from "../../src/cli/output.ts";
+import { type Column, tableOf } from "../../src/cli/output.ts";
 import { readGroups } from "../../src/tools/replay/recordings.ts";
-import { helpFrom, writeReport } from "../harness.ts";
+import { flagsOf, someOf, writeReport } from "../harness.ts";
 import { type LabCell, labCell, runEqual } from "./replay/cell.ts";
 import { FIRST_TOKENS, LAB_DRAFTERS, type LabDrafter } from "./replay/foresight.ts";
 
-const OPTIONS = {
-  drafter: { type: "string" },
-  drafted: { type: "string" },
-  limit: { type: "string" },
-  budget: { type: "string", default: "16" },
-  "probability-min": { type: "string", default: "0.1" },
-  report: { type: "string" },
-} as const;
+const FLAGS = { drafter: null, drafted: 0, limit: 0, budget: 16, probabilityMin: 0.1 } as const;
 /** Groups that are generated at the same time. */
 const LIVE = 8;
 
-async function main(args: string[]): Promise<void> {
-  const { values, positionals } = parseArgs({ args, options: OPTIONS, allowPositionals: true });
-  const wanted = values.drafter?.split(",") ?? LAB_DRAFTERS;
-  const unknown = wanted.find((name) => !LAB_DRAFTERS.some((one) => one === name));
-  if (unknown !== undefined) {
-    throw new Error(`--drafter names ${unknown}; it is one of ${LAB_DRAFTERS.join(", ")}`);
-  }
-  const results: LabCell[] = [];
-  for (const file of positionals) {
-    const ofFile: LabCell[] = [];
-    for (const drafter of LAB_DRAFTERS) {
-      if (!wanted.includes(drafter)) continue;
-      if (drafter === "history" && ofFile.at(-1)?.returning === null) continue;
-      ofFile.push(await cellOf(file, drafter, values));
-    }
-    results.push(...ofFile);
-    console.log(tableOf(file, ofFile));
-  }
-  writeReport(values.report, { results });
-}
-
-interface Flags {
-  readonly drafted?: string;
-  readonly limit?: string;
-  readonly budget: string;
-  readonly "probability-min": string;
-}
-
-function cellOf(file: string, drafter: LabDrafter, flags: Flags): Promise<LabCell> {
-  const limit = flags.limit === undefined ? null : Number(flags.limit);
-  const run = (probabilityMin: number): Promise<LabCell> => {
-    const options = { file, drafter, probabilityMin, budget: Number(flags.budget), live: LIVE };
-    return labCell(readGroups(file, limit), options);
-  };
-  const isRight = drafter === "copies" || drafter === "oracle";
-  return flags.drafted === undefined || isRight
-    ? run(Number(flags["probability-min"]))
-    : runEqual(run, Number(flags.drafted));
-}
-
-const HEAD = [
-  "drafter",
-  "accepted + 1",
-  "95 % interval",
-  "copies",
-  "oracle",
-  `first ${FIRST_TOKENS} tokens`,
-  "drafted/step",
-  "accepted/drafted",
-  "calibration error",
+const COLUMNS: readonly Column<LabCell>[] = [
+  ["drafter", ({ drafter }) => drafter],
+  ["accepted + 1", (cell) => cell.accepted_plus_1.toFixed(3)],
+  ["95 % interval", ({ ci95 }) => ci95?.map((bound) => bound.toFixed(3)).join(" - ") ?? "-"],
+  ["copies", (cell) => cell.copies_plus_1.toFixed(3)],
+  ["oracle", (cell) => cell.oracle_plus_1.toFixed(3)],
+  [`first ${FIRST_TOKENS} tokens`, (cell) => cell.first_plus_1.toFixed(3)],
+  ["drafted/step", (cell) => cell.drafted_per_step.toFixed(2)],
+  ["accepted/drafted", (cell) => cell.accepted_per_drafted.toFixed(3)],
+  ["calibration error", ({ ece }) => ece?.toFixed(3) ?? "-"],
+];
+const SEEN_COLUMNS: typeof COLUMNS = [
+  ["seen prompts", ({ returning }) => returning?.accepted_plus_1.toFixed(3) ?? ""],
+  ["their first", ({ returning }) => returning?.first_plus_1.toFixed(3) ?? ""],
 ];
 
-function tableOf(file: string, results: readonly LabCell[]): string {
-  const [first] = results;
+function tableFor(file: string, cells: readonly LabCell[]): string {
+  const [first] = cells;
   if (first === undefined) return basename(file);
-  const { groups, responses, tokens } = first;
+  const { groups, responses, tokens, returning } = first;
   const size = `${formatCount(groups)} groups, ${formatCount(responses)} responses, ${formatCount(tokens)} tokens`;
-  const rows = results.map((result) => [
-    result.drafter,
-    result.accepted_plus_1.toFixed(3),
-    result.ci95?.map((bound) => bound.toFixed(3)).join(" - ") ?? "-",
-    result.copies_plus_1.toFixed(3),
-    result.oracle_plus_1.toFixed(3),
-    result.first_plus_1.toFixed(3),
-    result.drafted_per_step.toFixed(2),
-    result.accepted_per_drafted.toFixed(3),
-    result.ece?.toFixed(3) ?? "-",
-    ...(result.returning === null ? [] : [result.returning.accepted_plus_1.toFixed(3)]),
-    ...(result.returning === null ? [] : [result.returning.first_plus_1.toFixed(3)]),
-  ]);
-  const head = [...HEAD, ...(first.returning === null ? [] : ["seen prompts", "their first"])];
-  return `${basename(file)}: ${size}\n${textTable(head, rows)}`;
+  const columns = [...COLUMNS, ...(returning === null ? [] : SEEN_COLUMNS)];
+  return `${basename(file)}: ${size}\n${tableOf(cells, columns)}`;
 }
 
-if (import.meta.main) {
-  helpFrom(import.meta.path);
-  await main(process.argv.slice(2));
+const { drafted, limit, budget, json, files, ...flags } = flagsOf(import.meta.path, FLAGS);
+const wanted = someOf("drafter", flags.drafter, LAB_DRAFTERS);
+const drafters = LAB_DRAFTERS.filter((name) => wanted.includes(name));
+
+function cellOf(file: string, drafter: LabDrafter): Promise<LabCell> {
+  const run = (probabilityMin: number): Promise<LabCell> => {
+    const options = { file, drafter, probabilityMin, budget, live: LIVE };
+    return labCell(readGroups(file, limit || null), options);
+  };
+  const isRight = drafter === "copies" || drafter === "oracle";
+  return drafted === 0 || isRight ? run(flags.probabilityMin) : runEqual(run, drafted);
 }
+
+const results: LabCell[] = [];
+for (const file of files) {
+  const cells: LabCell[] = [];
+  for (const drafter of drafters) {
+    if (drafter === "history" && cells.at(-1)?.returning === null) continue;
+    cells.push(await cellOf(file, drafter));
+  }
+  results.push(...cells);
+  console.log(tableFor(file, cells));
+}
+writeReport(json, { results });

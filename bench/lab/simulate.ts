@@ -9,172 +9,123 @@
 // over verl without drafts. draft: grouped, as Seer's (baselines: as in the paper); own: foretoken with its own drafter, as
 // measured. trace: groups and lengths of recorded responses, or of a trace of sessions. published: every figure of the paper.
 
-import { parseArgs } from "node:util";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "../../src/cli/format.ts";
-import { textTable } from "../../src/cli/output.ts";
-import { AppError } from "../../src/core/base/errors.ts";
+import { type Column, tableOf } from "../../src/cli/output.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
-import { helpFrom, writeReport } from "../harness.ts";
+import { flagsOf, oneOf, someOf, writeReport } from "../harness.ts";
 import {
   type CheckedCell,
   checkPublished,
   type DraftOption,
   runWorkload,
+  type SystemReport,
   type WorkloadReport,
 } from "./simulate/experiment.ts";
 import { withTrace, workloadsOf } from "./simulate/inputs.ts";
-import { COMPARED, RELATED_NAMES, SYSTEM_NAMES, type SystemName } from "./simulate/systems.ts";
-import { WORKLOAD_NAMES } from "./simulate/workload.ts";
+import { COMPARED, RELATED_NAMES, SYSTEM_NAMES } from "./simulate/systems.ts";
 
-const OPTIONS = {
-  workload: { type: "string", default: "qwen2-vl-72b" },
-  systems: { type: "string", default: "all" },
-  draft: { type: "string", default: "off" },
-  seeds: { type: "string", default: "5" },
-  "chunk-tokens": { type: "string" },
-  trace: { type: "string" },
-  published: { type: "boolean", default: false },
-  report: { type: "string" },
+const FLAGS = {
+  workload: "qwen2-vl-72b",
+  systems: "all",
+  draft: "off",
+  seeds: 5,
+  chunkTokens: 0,
+  trace: null,
+  published: false,
 } as const;
 const DRAFTS: readonly DraftOption[] = ["off", "grouped", "own"];
 
-async function main(args: readonly string[]): Promise<void> {
-  const { values } = parseArgs({ args: [...args], options: OPTIONS });
-  const seeds = numberOf("--seeds", values.seeds);
-  const chunks = values["chunk-tokens"];
-  const chunkTokens = chunks === undefined ? null : numberOf("--chunk-tokens", chunks);
-  const shared = { seeds, chunkTokens, core: loadCore() };
-  if (values.published) {
-    const cells = await checkPublished({ ...shared, workloads: WORKLOAD_NAMES });
-    writeReport(values.report, { simulated: true, seeds, cells });
-    console.log(publishedTable(cells, seeds));
-    return;
-  }
-  const systems = systemsOf(values.systems);
-  const draft = DRAFTS.find((name) => name === values.draft);
-  if (draft === undefined) throw wrong("--draft", values.draft, DRAFTS.join(", "));
-  const workloads: Record<string, WorkloadReport> = {};
-  for (const named of await workloadsOf(values.workload)) {
-    const workload = values.trace === undefined ? named : await withTrace(named, values.trace);
-    const seedsOfIt = workload.lengths === null ? seeds : 1;
-    const report = await runWorkload(workload, { ...shared, systems, draft, seeds: seedsOfIt });
-    workloads[workload.name] = report;
-    console.log(workloadTable(workload.name, report));
-  }
-  writeReport(values.report, { simulated: true, workloads });
-}
-
-const wrong = (flag: string, value: string, others: string): AppError =>
-  new AppError("usage", `${flag} is "${value}"; it is one of ${others}`);
-
-function numberOf(flag: string, text: string): number {
-  const value = Number(text);
-  if (Number.isSafeInteger(value) && value > 0) return value;
-  throw new AppError("usage", `${flag} is "${text}"; it is a whole number from 1 on`);
-}
-
-function systemsOf(text: string): readonly SystemName[] {
-  if (text === "all") return COMPARED;
-  if (text === "related") return ["verl", "seer", ...RELATED_NAMES];
-  return text.split(",").map((name) => {
-    const known = SYSTEM_NAMES.find((one) => one === name);
-    if (known === undefined) throw wrong("--systems", name, SYSTEM_NAMES.join(", "));
-    return known;
-  });
-}
-
-const WORKLOAD_HEAD = [
-  ...["system", "drafts", "wall", "x veRL", "95 % interval", "paper"],
-  ...["tail", "tail cut", "preempted", "moved", "x bound", "iteration"],
-  ...["x veRL", "length bias", "stale", "GPU s/1000", "ETTR"],
+const WORKLOAD_COLUMNS: readonly Column<readonly [name: string, row: SystemReport]>[] = [
+  ["system", ([name]) => name],
+  ["drafts", ([, row]) => row.draft],
+  ["wall", ([, row]) => formatSeconds(row.wall_s)],
+  ["x veRL", ([, row]) => row.speedup_over_verl.toFixed(2)],
+  ["95 % interval", ([, row]) => intervalText(row.ci95, 2)],
+  ["paper", ([, row]) => row.published_speedup?.toFixed(2) ?? "-"],
+  ["tail", ([, row]) => formatSeconds(row.tail_s)],
+  ["tail cut", ([, row]) => formatShare(row.tail_cut)],
+  ["preempted", ([, row]) => formatCount(row.preemptions)],
+  ["moved", ([, row]) => formatBytes(row.migrated_bytes)],
+  ["x bound", ([, row]) => row.over_lower_bound?.toFixed(2) ?? "-"],
+  ["iteration", ([, row]) => formatSeconds(row.iteration_s)],
+  ["x veRL", ([, row]) => row.iteration_speedup.toFixed(2)],
+  ["length bias", ([, row]) => `${(row.length_bias * 100).toFixed(1)} %`],
+  ["stale", ([, row]) => formatShare(row.stale_share)],
+  ["GPU s/1000", ([, row]) => row.gpu_s_per_1000_tokens.toFixed(2)],
+  ["ETTR", ([, row]) => row.ettr?.toFixed(3) ?? "-"],
 ];
 
-/** Without a line end at the end. */
 function workloadTable(name: string, report: WorkloadReport): string {
-  const rows = Object.entries(report.systems).map(([system, row]) => [
-    system,
-    row.draft,
-    formatSeconds(row.wall_s),
-    row.speedup_over_verl.toFixed(2),
-    intervalOf(row.ci95, 2),
-    row.published_speedup?.toFixed(2) ?? "-",
-    formatSeconds(row.tail_s),
-    formatShare(row.tail_cut),
-    formatCount(row.preemptions),
-    formatBytes(row.migrated_bytes),
-    row.over_lower_bound?.toFixed(2) ?? "-",
-    formatSeconds(row.iteration_s),
-    row.iteration_speedup.toFixed(2),
-    `${(row.length_bias * 100).toFixed(1)} %`,
-    formatShare(row.stale_share),
-    row.gpu_s_per_1000_tokens.toFixed(2),
-    row.ettr?.toFixed(3) ?? "-",
-  ]);
   const size = `${formatCount(report.requests)} requests, mean ${formatCount(report.tokens_mean)} tokens`;
   const bound = `lower bound ${formatSeconds(report.lower_bound_s)}: no schedule can be faster`;
-  const title = `SIMULATED ${name}: ${size}, ${seedsOf(report.seeds)}; ${bound}`;
-  return `${title}\n${textTable(WORKLOAD_HEAD, rows, 2)}`;
+  const title = `SIMULATED ${name}: ${size}, ${seedsText(report.seeds)}; ${bound}`;
+  return `${title}\n${tableOf(Object.entries(report.systems), WORKLOAD_COLUMNS, 2)}`;
 }
 
-const PUBLISHED_HEAD = [
-  ...["source", "workload", "system", "drafts", "figure"],
-  ...["G", "paper", "simulated", "95 %", "error", "own admission"],
+const digitsOf = ({ value }: CheckedCell): number => (value >= 100 ? 0 : 2);
+
+const PUBLISHED_COLUMNS: readonly Column<CheckedCell>[] = [
+  ["source", (cell) => cell.source],
+  ["workload", (cell) => cell.workload],
+  ["system", (cell) => cell.system],
+  ["drafts", (cell) => cell.draft],
+  ["figure", (cell) => cell.metric],
+  ["G", (cell) => String(cell.groupSize ?? "")],
+  ["paper", (cell) => cell.value.toFixed(digitsOf(cell))],
+  ["simulated", (cell) => cell.predicted.toFixed(digitsOf(cell))],
+  ["95 %", (cell) => intervalText(cell.ci95, digitsOf(cell))],
+  ["error", errorText],
+  ["own admission", (cell) => cell.improved?.toFixed(digitsOf(cell)) ?? ""],
 ];
 
-/** Predicted beside published, without a line end at the end. */
+/** Predicted beside published. */
 function publishedTable(cells: readonly CheckedCell[], seeds: number): string {
-  const rows = cells.map((cell) => {
-    const digits = cell.value >= 100 ? 0 : 2;
-    return [
-      cell.source,
-      cell.workload,
-      cell.system,
-      cell.draft,
-      cell.metric,
-      String(cell.groupSize ?? ""),
-      cell.value.toFixed(digits),
-      cell.predicted.toFixed(digits),
-      intervalOf(cell.ci95, digits),
-      errorOf(cell),
-      cell.improved?.toFixed(digits) ?? "",
-    ];
-  });
-  const title = `SIMULATED against the Seer paper, ${seedsOf(seeds)}; "fit": a constant was fitted on it`;
-  const table = textTable(PUBLISHED_HEAD, rows, 5);
-  return `${title}\n${table}\n${summaryOf(cells)}`;
+  const predicted = cells.filter((cell) => !cell.isFitted);
+  const met = predicted.filter(isMet).length;
+  return [
+    `SIMULATED against the Seer paper, ${seedsText(seeds)}; "fit": a constant was fitted on it`,
+    tableOf(cells, PUBLISHED_COLUMNS, 5),
+    `${met} of ${predicted.length} predictions within 10 %; ${cells.length - predicted.length} cells were fitted on`,
+  ].join("\n");
 }
 
 /** Within this, a prediction counts as met. */
 const GOAL = 0.1;
 
-function summaryOf(cells: readonly CheckedCell[]): string {
-  const predicted = cells.filter((cell) => !cell.isFitted);
-  const met = predicted.filter(isMet).length;
-  return `${met} of ${predicted.length} predictions within 10 %; ${cells.length - predicted.length} cells were fitted on`;
-}
+const isMet = ({ error, predicted }: CheckedCell): boolean => Math.abs(error ?? predicted) <= GOAL;
 
-function isMet(cell: CheckedCell): boolean {
-  return cell.error === null ? cell.predicted <= GOAL : Math.abs(cell.error) <= GOAL;
-}
-
-function errorOf(cell: CheckedCell): string {
-  const text =
-    cell.error === null
-      ? cell.predicted.toFixed(2)
-      : `${cell.error >= 0 ? "+" : ""}${(cell.error * 100).toFixed(0)} %`;
+function errorText(cell: CheckedCell): string {
+  const { error, predicted } = cell;
+  const sign = error !== null && error >= 0 ? "+" : "";
+  const text = error === null ? predicted.toFixed(2) : `${sign}${(error * 100).toFixed(0)} %`;
   if (cell.isFitted) return `${text} fit`;
   return isMet(cell) ? text : `${text} !`;
 }
 
-function intervalOf(ci95: readonly [number, number] | null, digits: number): string {
-  return ci95 === null ? "-" : `${ci95[0].toFixed(digits)} - ${ci95[1].toFixed(digits)}`;
+function intervalText(ci95: readonly [number, number] | null, digits: number): string {
+  return ci95?.map((bound) => bound.toFixed(digits)).join(" - ") ?? "-";
 }
 
-function seedsOf(seeds: number): string {
-  return seeds === 1 ? "1 seed" : `${seeds} seeds`;
-}
+const seedsText = (seeds: number): string => (seeds === 1 ? "1 seed" : `${seeds} seeds`);
 
-if (import.meta.main) {
-  helpFrom(import.meta.path);
-  await main(process.argv.slice(2));
+const { seeds, json, trace, ...flags } = flagsOf(import.meta.path, FLAGS);
+const shared = { seeds, chunkTokens: flags.chunkTokens || null, core: loadCore() };
+if (flags.published) {
+  const cells = await checkPublished(shared);
+  writeReport(json, { simulated: true, seeds, cells });
+  console.log(publishedTable(cells, seeds));
+} else {
+  const names = flags.systems === "all" ? COMPARED.join() : flags.systems;
+  const related = ["verl", "seer", ...RELATED_NAMES] as const;
+  const systems = names === "related" ? related : someOf("systems", names, SYSTEM_NAMES);
+  const draft = oneOf("draft", flags.draft, DRAFTS);
+  const workloads: Record<string, WorkloadReport> = {};
+  for (const named of await workloadsOf(flags.workload)) {
+    const workload = trace === null ? named : await withTrace(named, trace);
+    const seedsOfIt = workload.lengths === undefined ? seeds : 1;
+    const report = await runWorkload(workload, { ...shared, systems, draft, seeds: seedsOfIt });
+    workloads[workload.name] = report;
+    console.log(workloadTable(workload.name, report));
+  }
+  writeReport(json, { simulated: true, workloads });
 }

@@ -1,138 +1,112 @@
 // Agents' sessions of many turns on two real vLLM servers, in a closed loop, by Foretoken and by routers that keep a
 // session's requests together, interleaved in rounds of one run.
 //
-//   npm run bench:agents -- --help
+//   npm run bench:agents -- [--workload single|mlperf|tight|weka] [--kv-blocks 256] [--tasks N] [--rounds 3] [--systems a,b]
+//       [--simulate ENGINES [--host amd|amx|xeon]] [--json FILE]
 //
-// --simulate: on so many modelled servers in virtual time, as many sessions for each as for a real one (agents/modelled.ts).
+// kv-blocks: KV of each server in blocks of 32 tokens; 96 is short. tasks: of 8 or 16 sessions each, by default 32 sessions
+// for two servers. rounds: those that count, after one that warms up. simulate: in place of real servers, on so many modelled
+// ones in virtual time, as many sessions for each, whose steps take what they took on the host (agents/modelled.ts).
 // The model is the bundled one widened (npm run model:priced); every text is drawn from a seed, and the same for all
 // systems (vllm/vllm_bench.py). vllm-router 0.1.17 is installed in the project's cache.
 
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { parseArgs } from "node:util";
-import Table from "cli-table3";
 import { median } from "../../src/cli/rounds.ts";
-import { findVllm } from "../../src/tools/up/find-vllm.ts";
-import { ensurePlugin } from "../../src/tools/up/install-plugin.ts";
-import { ROOT, vllmMissing } from "../../test/vllm/fleet.ts";
-import { SEED, writeReport } from "../harness.ts";
+import { present } from "../../src/core/base/assert.ts";
+import {
+  figureTable,
+  flagsOf,
+  interleaved,
+  type Line,
+  oneOf,
+  SEED,
+  someOf,
+  writeReport,
+} from "../harness.ts";
 import { type AgentsRun, iterationOf } from "./agents/drive.ts";
 import { HOSTS } from "./agents/hosts.ts";
 import { MODELLED, simulated } from "./agents/simulate.ts";
 import { AGENT_SYSTEMS, type AgentSystem, setOf } from "./agents/systems.ts";
 import { CONTEXT_TOKENS, SHAPES, tasksOf, type WorkloadName } from "./agents/workload.ts";
-import { separate } from "./vllm/neighbour.ts";
-import { readSettings, systemsOf } from "./vllm/settings.ts";
-import { Servers } from "./vllm/systems.ts";
-
-const FIGURES = {
-  iteration_s: "iteration s",
-  trajectory_p50_s: "trajectory p50 s",
-  trajectory_p99_s: "trajectory p99 s",
-  tail_s: "tail s",
-  prompt_tokens: "prompt tokens",
-  prompt_tokens_computed: "  of these computed",
-  steps: "steps",
-  preempted: "preempted",
-  amd_s: "steps, s on AMD",
-  amx_s: "steps, s with AMX",
-  xeon_s: "steps, s on a Xeon",
-  proxy_cpu_s: "CPU s, proxy",
-  api_cpu_s: "CPU s, servers' API",
-} as const satisfies Record<keyof AgentsRun, string>;
-
-const HELP = `npm run bench:agents -- [options]
-
---workload NAME      ${Object.keys(SHAPES).join(", ")}; default single
---kv-blocks N        KV of each server in blocks of 32 tokens; default 256, short: 96
---tasks N            tasks of 8 or 16 sessions each; default: 32 sessions for two servers
---rounds N           rounds that count, after one that warms up; default 3
---systems a,b        of ${AGENT_SYSTEMS.join(", ")}; default all
---simulate ENGINES   in place of --systems: ${MODELLED.join(", ")} on so many modelled servers
---host NAME          whose step times these have: ${HOSTS.join(", ")}; default amd
---json FILE          all figures, written after each round
-`;
+import { readSettings } from "./vllm/settings.ts";
+import { withServers } from "./vllm/systems.ts";
 
 type Runs = ReadonlyMap<string, readonly AgentsRun[]>;
 
-function medianOf(runs: readonly AgentsRun[], figure: keyof AgentsRun): number {
-  return median(runs.map((run) => run[figure]));
-}
+const medianOf = (runs: readonly AgentsRun[], figure: keyof AgentsRun): number =>
+  median(runs.map((run) => run[figure]));
 
-function tableOf(runs: Runs): string {
-  const table = new Table({
-    head: ["", ...runs.keys()],
-    style: { head: [], border: [] },
-    colAligns: ["left", ...Array.from(runs, () => "right" as const)],
-  });
-  for (const [figure, title] of Object.entries(FIGURES) as [keyof AgentsRun, string][]) {
-    const cells = [...runs.values()].map((of) =>
-      medianOf(of, figure).toFixed(figure.endsWith("_s") ? 1 : 0),
-    );
-    table.push([title, ...cells]);
-  }
-  const hits = [...runs.values()].map((of) => {
-    const part = medianOf(of, "prompt_tokens_computed") / medianOf(of, "prompt_tokens");
-    return `${(100 * (1 - part)).toFixed(0)} %`;
-  });
-  table.push(["prefix hits", ...hits]);
-  return table.toString();
-}
+const line = (title: string, figure: keyof AgentsRun, digits = 0): Line<readonly AgentsRun[]> => [
+  title,
+  (runs) => medianOf(runs, figure).toFixed(digits),
+];
+
+const LINES: readonly Line<readonly AgentsRun[]>[] = [
+  line("iteration s", "iteration_s", 1),
+  line("trajectory p50 s", "trajectory_p50_s", 1),
+  line("trajectory p99 s", "trajectory_p99_s", 1),
+  line("tail s", "tail_s", 1),
+  line("prompt tokens", "prompt_tokens"),
+  line("  of these computed", "prompt_tokens_computed"),
+  line("steps", "steps"),
+  line("preempted", "preempted"),
+  line("steps, s on AMD", "amd_s", 1),
+  line("steps, s with AMX", "amx_s", 1),
+  line("steps, s on a Xeon", "xeon_s", 1),
+  line("CPU s, proxy", "proxy_cpu_s", 1),
+  line("CPU s, servers' API", "api_cpu_s", 1),
+  [
+    "prefix hits",
+    (runs) => {
+      const part = medianOf(runs, "prompt_tokens_computed") / medianOf(runs, "prompt_tokens");
+      return `${(100 * (1 - part)).toFixed(0)} %`;
+    },
+  ],
+];
 
 /** How many times as long the fastest of the others takes, by medians of rounds: of the router's modes if they ran. */
 function ratiosOf(runs: Runs): Record<string, number> {
-  const secondsOf = (of: readonly AgentsRun[]): number => medianOf(of, "iteration_s");
-  const others = [...runs].filter(([name]) => !name.startsWith("foretoken_"));
+  const seconds = [...runs].map(([name, of]) => [name, medianOf(of, "iteration_s")] as const);
+  const isOurs = ([name]: readonly [string, number]) => name.startsWith("foretoken_");
+  const others = seconds.filter((one) => !isOurs(one));
   const routers = others.filter(([name]) => name.startsWith("router_"));
-  const rivals = routers.length > 0 ? routers : others;
-  const best = Math.min(...rivals.map(([, of]) => secondsOf(of)));
-  const ours = [...runs].filter(([name]) => name.startsWith("foretoken_"));
-  return Object.fromEntries(ours.map(([name, of]) => [name, best / secondsOf(of)]));
+  const best = Math.min(...(routers.length > 0 ? routers : others).map(([, s]) => s));
+  return Object.fromEntries(seconds.filter(isOurs).map(([name, s]) => [name, best / s]));
 }
 
-function settingsOf(args: readonly string[]) {
-  const { values } = parseArgs({
-    args: [...args],
-    options: {
-      workload: { type: "string", default: "single" },
-      "kv-blocks": { type: "string", default: "256" },
-      tasks: { type: "string" },
-      rounds: { type: "string", default: "3" },
-      systems: { type: "string", default: AGENT_SYSTEMS.join(",") },
-      json: { type: "string" },
-      simulate: { type: "string" },
-      host: { type: "string", default: "amd" },
-      help: { type: "boolean", default: false },
-    },
-  });
-  if (values.help) return null;
-  const { workload: asked } = values;
-  if (!(asked in SHAPES)) {
-    throw new Error(`--workload is ${asked}; it is one of ${Object.keys(SHAPES).join(", ")}`);
+function print(runs: Runs): void {
+  console.log(figureTable(runs, LINES));
+  for (const [name, ratio] of Object.entries(ratiosOf(runs))) {
+    console.log(`the best of the others takes ${ratio.toFixed(2)} times as long as ${name}`);
   }
-  const workload = asked as WorkloadName;
-  const systems = systemsOf(values.systems, AGENT_SYSTEMS);
-  const tasks = Number(values.tasks ?? 32 / SHAPES[workload].siblings);
-  const { launch } = readSettings([
-    ...["--priced", "--dtype", "float32", "--kv-blocks", values["kv-blocks"]],
-    ...["--max-model-len", String(CONTEXT_TOKENS)],
-  ]);
-  const engines = values.simulate === undefined ? null : Number(values.simulate);
-  const host = HOSTS.find((name) => name === values.host);
-  if (host === undefined) throw new Error(`--host is ${values.host}; it is ${HOSTS.join(" or ")}`);
-  const { rounds, json } = values;
-  return { workload, systems, tasks, rounds: Number(rounds), launch, json, engines, host };
 }
+
+const FLAGS = {
+  workload: "single",
+  kvBlocks: 256,
+  tasks: null,
+  rounds: 3,
+  systems: null,
+  simulate: null,
+  host: "amd",
+} as const;
+const flags = flagsOf(import.meta.path, FLAGS);
+const { rounds, json, kvBlocks } = flags;
+const workload = oneOf("workload", flags.workload, Object.keys(SHAPES) as WorkloadName[]);
+const tasks = Number(flags.tasks ?? 32 / SHAPES[workload].siblings);
+const { launch } = readSettings([
+  ...["--priced", "--dtype", "float32", "--kv-blocks", String(kvBlocks)],
+  ...["--max-model-len", String(CONTEXT_TOKENS)],
+]);
 
 const BLOCK_TOKENS = 32;
 const MODELLED_TEXT = { vocabularySize: 1_376, eos: 1_359 };
 
-async function simulate(
-  { workload, tasks, rounds, launch, json, host }: NonNullable<ReturnType<typeof settingsOf>>,
-  engines: number,
-): Promise<void> {
+async function simulate(engines: number): Promise<void> {
+  const host = oneOf("host", flags.host, HOSTS);
   const runs = new Map<string, AgentsRun[]>(MODELLED.map((name) => [name, []]));
-  const sizes = { slots: launch.slots, kvBlocks: launch.kvBlocks, blockTokens: BLOCK_TOKENS, host };
+  const sizes = { slots: launch.slots, kvBlocks, blockTokens: BLOCK_TOKENS, host };
   for (let round = 1; round <= rounds; round += 1) {
     const count = Math.ceil((tasks * engines) / 2);
     const all = tasksOf(workload, count, SEED + round, MODELLED_TEXT);
@@ -144,68 +118,33 @@ async function simulate(
   print(runs);
 }
 
-async function main(): Promise<void> {
-  const settings = settingsOf(process.argv.slice(2));
-  if (settings === null) {
-    console.log(HELP);
-    return;
-  }
-  const { workload, systems, tasks, rounds, launch, json, engines } = settings;
-  if (engines !== null) {
-    await simulate(settings, engines);
-    return;
-  }
-  const missing = vllmMissing();
-  if (missing !== null) throw new Error(missing);
-  console.log(`${workload}: ${SHAPES[workload].told}`);
-  const servers = new Servers(launch);
-  for (const signal of ["SIGINT", "SIGTERM"] as const) {
-    process.once(signal, () => void servers.stop().finally(() => process.exit(130)));
-  }
+async function real(): Promise<void> {
+  const names = someOf("systems", flags.systems, AGENT_SYSTEMS);
+  const { told } = SHAPES[workload];
+  console.log(`${workload}: ${told}`);
   const config = JSON.parse(readFileSync(join(launch.model, "config.json"), "utf8"));
   const { eos_token_id: eos, vocab_size: vocabularySize } = config;
-  const runs = new Map<AgentSystem, AgentsRun[]>(systems.map((name) => [name, []]));
-  try {
-    if (systems.some((name) => setOf(name).includes("plugin"))) {
-      const { python } = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
-      await ensurePlugin({ python, root: ROOT });
-    }
-    for (const name of systems) await servers.open(setOf(name));
-    const plain = await servers.open(setOf(systems[0] ?? "sticky"));
-    const machine = await separate(plain.urls, launch.model, servers.fillers);
-    // The first round warms up and is not counted.
-    for (let round = 0; round <= rounds; round += 1) {
+  await withServers(names, { launch, setOf }, async (systems, servers, machine) => {
+    const run = async (name: AgentSystem, round: number) => {
       const all = tasksOf(workload, round === 0 ? 1 : tasks, SEED + round, { vocabularySize, eos });
-      for (let turn = 0; turn < systems.length; turn += 1) {
-        const name = systems[(turn + round) % systems.length] ?? "sticky";
-        const system = await servers.open(setOf(name));
-        const run = await iterationOf(
-          name,
-          system,
-          { model: launch.model, eos, tasks: all },
-          servers,
-        );
-        const { iteration_s: s, prompt_tokens_computed: computed } = run;
-        console.error(
-          `round ${round}/${rounds} ${name}: ${s.toFixed(1)} s, ${computed} prompt tokens computed`,
-        );
-        if (round > 0) runs.get(name)?.push(run);
-      }
-      const found = { workload, told: SHAPES[workload].told, tasks, launch, machine };
-      if (round > 0)
-        writeReport(json, { ...found, systems: Object.fromEntries(runs), ratios: ratiosOf(runs) });
-    }
-  } finally {
-    await servers.stop();
-  }
-  print(runs);
+      const system = present(systems.get(name), "all are open");
+      const made = await iterationOf(
+        name,
+        system,
+        { model: launch.model, eos, tasks: all },
+        servers,
+      );
+      const { iteration_s: s, prompt_tokens_computed: computed } = made;
+      const said = `${s.toFixed(1)} s, ${computed} prompt tokens computed`;
+      console.error(`round ${round}/${rounds} ${name}: ${said}`);
+      return made;
+    };
+    const about = { workload, told, tasks, launch, machine };
+    const runs = await interleaved(names, rounds, run, (so) =>
+      writeReport(json, { ...about, systems: Object.fromEntries(so), ratios: ratiosOf(so) }),
+    );
+    print(runs);
+  });
 }
 
-function print(runs: Runs): void {
-  console.log(tableOf(runs));
-  for (const [name, ratio] of Object.entries(ratiosOf(runs))) {
-    console.log(`the best of the others takes ${ratio.toFixed(2)} times as long as ${name}`);
-  }
-}
-
-if (import.meta.main) await main();
+await (flags.simulate === null ? real() : simulate(Number(flags.simulate)));

@@ -8,8 +8,7 @@
 
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { parseArgs } from "node:util";
-import Table from "cli-table3";
+import { textTable } from "../../src/cli/output.ts";
 import { groupId } from "../../src/core/base/ids.ts";
 import {
   AdaptiveLength,
@@ -27,7 +26,7 @@ import {
   type StepSample,
 } from "../../src/engines/llama/step-cost.ts";
 import { samplingOf, specOf } from "../../test/suite/request-spec.ts";
-import { helpFrom, writeReport } from "../harness.ts";
+import { flagsOf, writeReport } from "../harness.ts";
 
 const ENGINES = 2;
 const [SLOTS, CHUNK_TOKENS, GROUP_MAX] = [16, 128, 8];
@@ -254,19 +253,15 @@ export function rows(): Row[] {
   );
 }
 
-function main(): void {
-  helpFrom(import.meta.path);
-  const { values } = parseArgs({ options: { json: { type: "string" } } });
-  const head = ["step times", "off", ...LENGTHS.map(String), "rule", "over best", "over off"];
-  const table = new Table({ head, style: { head: [], border: [] } });
+if (import.meta.main) {
+  const { json } = flagsOf(import.meta.path, {});
   const all = rows();
-  for (const { name, off, fixed, rule } of all) {
-    const seconds = [off, ...fixed, rule].map((ms) => (ms / 1000).toFixed(2));
-    const ratios = [Math.min(off, ...fixed), off].map((ms) => (rule / ms).toFixed(2));
-    table.push([name, ...seconds, ...ratios]);
-  }
-  console.log(table.toString());
-  writeReport(values.json, { rows: all });
+  const cells = all.map(({ name, off, fixed, rule }) => [
+    name,
+    ...[off, ...fixed, rule].map((ms) => (ms / 1000).toFixed(2)),
+    ...[Math.min(off, ...fixed), off].map((ms) => (rule / ms).toFixed(2)),
+  ]);
+  const head = ["step times", "off", ...LENGTHS.map(String), "rule", "over best", "over off"];
+  console.log(textTable(head, cells));
+  writeReport(json, { rows: all });
 }
-
-if (import.meta.main) main();

@@ -5,8 +5,8 @@
 
 import { join } from "node:path";
 import { Fleet, promptIds } from "../../test/vllm/fleet.ts";
-import { helpFrom, writeReport } from "../harness.ts";
-import { post } from "./vllm/systems.ts";
+import { flagsOf, writeReport } from "../harness.ts";
+import { post } from "./vllm/engine-log.ts";
 
 /** After the first without an alarm a server is called sound; the others are drawn after an alarm. */
 const [TOKENS, TOKENS_AFTER] = [20_000, 6_000];
@@ -57,7 +57,7 @@ async function guarded(name: string) {
   }
 }
 
-helpFrom(import.meta.path);
+const { json } = flagsOf(import.meta.path, {});
 const found: Record<string, Awaited<ReturnType<typeof guarded>>> = {};
 for (const name of ["sound", "processed", "raw"]) {
   const one = await guarded(name);
@@ -65,5 +65,4 @@ for (const name of ["sound", "processed", "raw"]) {
   const ratio = one.kl / (found.sound?.kl ?? one.kl);
   console.log(`${name}: ${JSON.stringify(one)}; KL ${ratio.toFixed(1)} x sound`);
 }
-const at = process.argv.indexOf("--json");
-writeReport(at < 0 ? undefined : process.argv[at + 1], found);
+writeReport(json, found);

@@ -4,17 +4,14 @@
 //
 //   bun bench/macro/elastic.ts [--rounds 5] [--tokens 192] [--json FILE]
 
-import { parseArgs } from "node:util";
 import { median } from "../../src/cli/rounds.ts";
 import { BUNDLED_HF_MODEL } from "../../src/host/installation.ts";
 import { rolledOut } from "../../test/faults/chaos/response-line.ts";
 import { startStandIn, ToolProcess } from "../../test/faults/process.ts";
-import { helpFrom, writeReport } from "../harness.ts";
+import { flagsOf, writeReport } from "../harness.ts";
 
-const text = { type: "string" } as const;
-helpFrom(import.meta.path);
-const { values } = parseArgs({ options: { rounds: text, tokens: text, json: text } });
-const sampling_params = { max_tokens: Number(values.tokens ?? 192), temperature: 1, seed: 42 };
+const { rounds, tokens: max_tokens, json } = flagsOf(import.meta.path, { rounds: 5, tokens: 192 });
+const sampling_params = { max_tokens, temperature: 1, seed: 42 };
 const groups = Array.from({ length: 8 }, (_, i) => ({ id: `g${i}`, token_ids: [i, 7, 9], n: 8 }));
 const body = JSON.stringify({ id: "elastic", groups, sampling_params });
 const SERVER = { slots: 16, blocks: 1024, stepMs: 20, isExact: true };
@@ -67,7 +64,7 @@ async function run(how: (typeof CASES)[number], goal: number) {
 
 type Run = Awaited<ReturnType<typeof run>>;
 const runs: Record<string, Run[]> = { calm: [], notice: [], killed: [] };
-for (let round = 0; round < Number(values.rounds ?? 5); round += 1) {
+for (let round = 0; round < rounds; round += 1) {
   for (const how of CASES) {
     const one = await run(how, (runs.calm?.[0]?.tokens ?? 0) * 0.4);
     runs[how]?.push(one);
@@ -79,4 +76,4 @@ for (let round = 0; round < Number(values.rounds ?? 5); round += 1) {
     console.log(`${how}: wall, ETTR, cost x calm ${ratios.join(", ")}: ${JSON.stringify(one)}`);
   }
 }
-writeReport(values.json, runs);
+writeReport(json, runs);

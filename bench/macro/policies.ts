@@ -11,8 +11,7 @@
 
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { parseArgs } from "node:util";
-import Table from "cli-table3";
+import { textTable } from "../../src/cli/output.ts";
 import { FIELDS } from "../../src/config/fields.ts";
 import {
   POLICY_NAMES,
@@ -25,9 +24,9 @@ import { ProfiledStepCost, type StepSample } from "../../src/engines/llama/step-
 import type { EngineTimes } from "../../src/tools/simulate/engine.ts";
 import { type GroupModel, Simulation } from "../../src/tools/simulate/simulation.ts";
 import { Random } from "../../test/suite/random.ts";
-import { helpFrom, writeReport } from "../harness.ts";
+import { flagsOf, oneOf, someOf, writeReport } from "../harness.ts";
+import { meanOf, type Ratio, ratioOf, said } from "../statistics.ts";
 import { TABLES } from "./draft-length.ts";
-import { meanOf, type Ratio, ratioOf } from "./vllm/statistics.ts";
 
 const DEFAULT = runNamed(FIELDS.policy.default).policy;
 export const BASELINES: readonly PolicyName[] = ["group", "divided"];
@@ -145,71 +144,53 @@ export async function rowOf(cell: Cell, seeds: number, of: PolicyName = DEFAULT)
 }
 
 function tableOf(rows: readonly Row[]): string {
-  const head = ["step times, engines, groups, KV", "s", ...POLICY_NAMES, ""];
-  const table = new Table({ head, style: { head: [], border: [] } });
-  for (const { name, of, work, over } of rows) {
-    const ratios = POLICY_NAMES.map((name) => textOf(over[name]));
+  const cells = rows.map(({ name, of, work, over }) => {
     const isLost = BASELINES.some((other) => (over[other]?.mean ?? 1) < RATIO_MIN);
     const seconds = ((work[of]?.ms ?? 0) / 1000).toFixed(2);
-    table.push([name, `${seconds} s`, ...ratios, isLost ? "loses" : ""]);
-  }
-  return table.toString();
+    const ratios = POLICY_NAMES.map((policy) => said(over[policy], 3));
+    return [name, `${seconds} s`, ...ratios, isLost ? "loses" : ""];
+  });
+  return textTable(["step times, engines, groups, KV", "s", ...POLICY_NAMES, ""], cells);
 }
 
-function textOf(ratio: Ratio | undefined): string {
-  const { mean = Number.NaN, low = null, high = null } = ratio ?? {};
-  const interval = low === null || high === null ? "" : ` (${low.toFixed(2)}-${high.toFixed(2)})`;
-  return `${mean.toFixed(3)}${interval}`;
-}
+const FLAGS = {
+  times: "",
+  engines: "2,1",
+  groups: "4,8,16,64",
+  kv: "short,ample",
+  pool: "yes,no",
+  seeds: 20,
+  of: DEFAULT,
+} as const;
+type Matrix = Readonly<Record<"times" | "engines" | "groups" | "kv" | "pool", string>>;
 
-interface Values {
-  readonly times: string;
-  readonly engines: string;
-  readonly groups: string;
-  readonly kv: string;
-  readonly pool: string;
-}
-
-export function cellsOf({ times, ...values }: Values): Cell[] {
-  const lists = [values.engines, values.groups, values.pool, values.kv].map((all) =>
-    all.split(","),
-  );
-  let cells: readonly string[][] = [[]];
-  for (const list of lists) cells = cells.flatMap((cell) => list.map((one) => [...cell, one]));
-  const tables = Object.entries(TABLES).filter(([name]) => name.includes(times));
-  return tables.flatMap(([table, samples]) =>
-    cells.map(([engines, groups, pool, kv = ""]) => {
-      if (kv !== "short" && kv !== "ample") {
-        throw new Error(`--kv names ${kv}; it is short or ample`);
+export function cellsOf({ times, engines, groups, kv, pool }: Matrix): Cell[] {
+  const kinds = someOf("kv", kv, ["short", "ample"]);
+  const cells: Cell[] = [];
+  for (const [table, samples] of Object.entries(TABLES)) {
+    if (!table.includes(times)) continue;
+    for (const engineCount of engines.split(",")) {
+      for (const groupCount of groups.split(",")) {
+        for (const hasPool of pool.split(",").map((text) => text === "yes")) {
+          for (const kind of kinds) {
+            const name = `${table}; ${engineCount}, ${groupCount}, ${kind}${hasPool ? "" : ", no pool"}`;
+            const counts = { engines: Number(engineCount), groups: Number(groupCount) };
+            cells.push({ name, samples, ...counts, kvTokens: KV[kind], hasPool });
+          }
+        }
       }
-      const hasPool = pool === "yes";
-      const name = `${table}; ${engines}, ${groups}, ${kv}${hasPool ? "" : ", no pool"}`;
-      const counts = { engines: Number(engines), groups: Number(groups) };
-      return { name, samples, ...counts, kvTokens: KV[kv], hasPool };
-    }),
-  );
+    }
+  }
+  return cells;
 }
 
 async function main(): Promise<void> {
-  helpFrom(import.meta.path);
-  const { values } = parseArgs({
-    options: {
-      times: { type: "string", default: "" },
-      engines: { type: "string", default: "2,1" },
-      groups: { type: "string", default: "4,8,16,64" },
-      kv: { type: "string", default: "short,ample" },
-      pool: { type: "string", default: "yes,no" },
-      seeds: { type: "string", default: "20" },
-      of: { type: "string", default: DEFAULT },
-      json: { type: "string" },
-    },
-  });
+  const { seeds, json, ...flags } = flagsOf(import.meta.path, FLAGS);
+  const of = oneOf("of", flags.of, POLICY_NAMES);
   const rows: Row[] = [];
-  const of = POLICY_NAMES.find((name) => name === values.of);
-  if (of === undefined) throw new Error(`--of is ${values.of}; it is one of ${POLICY_NAMES}`);
-  for (const cell of cellsOf(values)) rows.push(await rowOf(cell, Number(values.seeds), of));
+  for (const cell of cellsOf(flags)) rows.push(await rowOf(cell, seeds, of));
   console.log(tableOf(rows));
-  writeReport(values.json, { rows });
+  writeReport(json, { rows });
 }
 
 if (import.meta.main) await main();

@@ -11,8 +11,6 @@
 
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { parseArgs } from "node:util";
-import Table from "cli-table3";
 import { median } from "../../src/cli/rounds.ts";
 import { assert } from "../../src/core/base/assert.ts";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
@@ -22,7 +20,8 @@ import {
   rolledOut,
 } from "../../test/faults/chaos/response-line.ts";
 import { ToolProcess } from "../../test/faults/process.ts";
-import { helpFrom, SEED, writeReport } from "../harness.ts";
+import { figureTable, flagsOf, SEED, someOf, writeReport } from "../harness.ts";
+import { meanOf, sumOf } from "../statistics.ts";
 
 const [ITERATIONS, GROUPS, SIZE] = [3, 16, 8];
 
@@ -53,10 +52,8 @@ const ROWS = {
 } satisfies Record<string, Row>;
 type Name = keyof typeof ROWS;
 
-const [text, flag] = [{ type: "string" }, { type: "boolean", default: false }] as const;
-const options = { rows: text, rounds: text, tokens: text, deterministic: flag, json: text };
-helpFrom(import.meta.path);
-const { values } = parseArgs({ options });
+const defaults = { rows: null, rounds: 3, tokens: 1024, deterministic: false } as const;
+const { rows: named, rounds, tokens, deterministic, json } = flagsOf(import.meta.path, defaults);
 const FLAGS = ["--llama", "2", "--history-mb", "0"];
 const file = join(import.meta.dir, "..", "..", "model", "prompts.jsonl");
 /** As many as rows issue at most, and one for the rollout that ends the others. */
@@ -70,13 +67,10 @@ interface Rolled {
   readonly report: { wall_s: number; length_bias: number; carried_groups: number };
 }
 
-const sum = <T>(list: readonly T[], of: (one: T) => number): number =>
-  list.reduce((total, one) => total + of(one), 0);
-const meanOf = (list: readonly number[]): number => sum(list, (one) => one) / list.length;
-const tokensOf = (lines: readonly Line[]): number => sum(lines, (line) => line.token_ids.length);
+const tokensOf = (lines: readonly Line[]): number => sumOf(lines, (line) => line.token_ids.length);
 const linesOf = (all: readonly Rolled[] = []): Line[] => all.flatMap(({ lines }) => lines);
 const speedOf = (all: readonly Rolled[]): number =>
-  tokensOf(linesOf(all)) / sum(all, ({ report }) => report.wall_s);
+  tokensOf(linesOf(all)) / sumOf(all, ({ report }) => report.wall_s);
 
 /** Lengths of each prompt's responses. */
 function lengthsOf(lines: readonly Line[]): (id: string) => number[] {
@@ -86,7 +80,7 @@ function lengthsOf(lines: readonly Line[]): (id: string) => number[] {
 
 async function served(base: Row["base"]) {
   const policy = ["--policy", `${base === "verl" ? "group" : base}:grouped`];
-  if (values.deterministic) policy.push("--deterministic");
+  if (deterministic) policy.push("--deterministic");
   return { process: await ToolProcess.serving(...FLAGS, ...policy), epoch: 0 };
 }
 
@@ -95,7 +89,7 @@ type Served = Awaited<ReturnType<typeof served>>;
 async function chain(server: Served, row: Row, seed: number, prompts: typeof PROMPTS) {
   const { issued = GROUPS, n = SIZE, fields = {}, carries = false } = row;
   const { http } = server.process;
-  const sampling_params = { max_tokens: Number(values.tokens ?? 1024), temperature: 1, seed };
+  const sampling_params = { max_tokens: tokens, temperature: 1, seed };
   const rolled: Rolled[] = [];
   const roll = async (groups: typeof PROMPTS, more: object): Promise<void> => {
     const { epoch } = server;
@@ -120,6 +114,7 @@ async function chain(server: Served, row: Row, seed: number, prompts: typeof PRO
 }
 
 type Chain = Awaited<ReturnType<typeof chain>>;
+type Figures = ReturnType<typeof figures>;
 
 function figures({ carries = false }: Row, own: Chain, base: Chain) {
   const { measured } = own;
@@ -129,15 +124,15 @@ function figures({ carries = false }: Row, own: Chain, base: Chain) {
   const lengths = lengthsOf(carries ? every : known);
   const all = meanOf(own.issued.map(({ id }) => meanOf(lengths(id))));
   const oldIn = ({ chunks }: Line, epoch: number): number =>
-    sum(chunks, ({ tokens, weight_epoch: of }) => (of !== undefined && of < epoch ? tokens : 0));
-  const old = sum(measured, (one) => sum(one.lines, (line) => oldIn(line, one.epoch)));
+    sumOf(chunks, ({ tokens, weight_epoch: of }) => (of !== undefined && of < epoch ? tokens : 0));
+  const old = sumOf(measured, (one) => sumOf(one.lines, (line) => oldIn(line, one.epoch)));
   const isWhole = ({ token_ids: ids, logprobs, chunks, finish_reason: reason }: Line): boolean =>
     ["stop", "length"].includes(reason) &&
     logprobs.length === ids.length &&
-    sum(chunks, ({ tokens }) => tokens) === ids.length;
+    sumOf(chunks, ({ tokens }) => tokens) === ids.length;
   const texts = new Map(known.map((line) => [keyOf(line), `${line.token_ids}`]));
   const differs = (line: Line): boolean =>
-    values.deterministic && (texts.get(keyOf(line)) ?? `${line.token_ids}`) !== `${line.token_ids}`;
+    deterministic && (texts.get(keyOf(line)) ?? `${line.token_ids}`) !== `${line.token_ids}`;
   const there = new Set(every.map(keyOf)).size;
   const wrong = {
     lost: own.groups * SIZE - there,
@@ -151,14 +146,14 @@ function figures({ carries = false }: Row, own: Chain, base: Chain) {
     bias: tokensOf(lines) / lines.length / all - 1,
     reported: meanOf(measured.map(({ report }) => report.length_bias)),
     old: old / tokensOf(lines),
-    wrong: sum(Object.values(wrong), (count) => count),
+    wrong: sumOf(Object.values(wrong), (count) => count),
     ...wrong,
     tokens_per_s: measured.map((one) => speedOf([one])),
   };
 }
 
 const names = Object.keys(ROWS) as Name[];
-const asked = names.filter((name) => values.rows?.split(",").includes(name) ?? true);
+const asked = someOf("rows", named, names);
 /** A warm server to each base, and what it made in the last epoch. */
 const bases = new Map<string, { server: Served; last: Chain }>();
 for (const base of new Set(asked.map((name) => ROWS[name].base))) {
@@ -166,8 +161,8 @@ for (const base of new Set(asked.map((name) => ROWS[name].base))) {
   bases.set(base, { server, last: await chain(server, ROWS[base], SEED, PROMPTS) });
 }
 const rows = names.filter((name) => asked.includes(name) || bases.has(name));
-const found = new Map(rows.map((name) => [name, [] as ReturnType<typeof figures>[]]));
-for (let round = 1; round <= Number(values.rounds ?? 3); round += 1) {
+const found = new Map(rows.map((name) => [name, [] as Figures[]]));
+for (let round = 1; round <= rounds; round += 1) {
   for (const [base, state] of bases) {
     const lengths = lengthsOf(linesOf(state.last.rolled));
     const byHistory = PROMPTS.slice(0, ITERATIONS * GROUPS).sort(
@@ -186,17 +181,21 @@ for (let round = 1; round <= Number(values.rounds ?? 3); round += 1) {
 }
 for (const { server } of bases.values()) await server.process.kill();
 
-const head = ["", "speed", "bias, %", "reported, %", "old, %", "wrong"];
-const table = new Table({ head, style: { head: [], border: [] } });
-for (const [name, rounds] of found) {
-  const cell = (key: "speed" | "bias" | "reported" | "old", scale = 100): string => {
-    const all = rounds.map((one) => one[key] * scale);
+const cell = (key: "speed" | "bias" | "reported" | "old", scale = 100) => {
+  return (of: readonly Figures[]): string => {
+    const all = of.map((one) => one[key] * scale);
     const shown = [median(all), Math.min(...all), Math.max(...all)];
     const [mid, low, high] = shown.map((one) => one.toFixed(scale === 1 ? 2 : 0));
     return `${mid} (${low} to ${high})`;
   };
-  const wrong = sum(rounds, (one) => one.wrong);
-  table.push([name, cell("speed", 1), cell("bias"), cell("reported"), cell("old"), wrong]);
-}
-console.log(table.toString());
-writeReport(values.json, Object.fromEntries(found));
+};
+console.log(
+  figureTable(found, [
+    ["speed", cell("speed", 1)],
+    ["bias, %", cell("bias")],
+    ["reported, %", cell("reported")],
+    ["old, %", cell("old")],
+    ["wrong", (of) => String(sumOf(of, ({ wrong }) => wrong))],
+  ]),
+);
+writeReport(json, Object.fromEntries(found));

@@ -8,15 +8,12 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { parseArgs } from "node:util";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { ToolProcess } from "../../test/faults/process.ts";
-import { helpFrom, writeReport } from "../harness.ts";
+import { flagsOf, writeReport } from "../harness.ts";
 
-const text = { type: "string" } as const;
-helpFrom(import.meta.path);
-const { values } = parseArgs({ options: { requests: text, json: text } });
-const [count, PARTS] = [Number(values.requests ?? 16384), 10];
+const { requests: count, json } = flagsOf(import.meta.path, { requests: 16_384 });
+const PARTS = 10;
 /** Requests in flight. */
 const CLIENTS = 64;
 
@@ -91,6 +88,6 @@ console.log(`at the end ${growth.toFixed(2)} times the memory at the half; ${sec
 console.log(`without what is kept ${unkept.toFixed(2)} times`);
 console.log(`answers by status: ${JSON.stringify(statuses)}`);
 const memory = { rss_mib: rssMib, kept_mib: keptMib, growth, unkept };
-writeReport(values.json, { requests: count, seconds, ...memory, statuses });
+writeReport(json, { requests: count, seconds, ...memory, statuses });
 await served.kill();
 rmSync(folder, { recursive: true, force: true });

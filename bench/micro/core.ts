@@ -1,279 +1,249 @@
-// Micro benches of the core, beside arctic-inference in the same run where this Python has it. Prints a ratio table.
+// Time and memory of the drafting core, beside arctic-inference in the same run where this Python has it, and of the
+// scheduler's heap, beside an array that is sorted again. Prints a ratio table.
 //
-//   bun bench/micro/core.ts [--smoke] [--python PYTHON] [--json FILE]
+//   bun bench/micro/core.ts [--tokens 8192] [--python PYTHON] [--json FILE]
+//
+// tokens: of a sibling. To have the peer (peer_core.py) without a GPU: python3 -m venv peer; peer/bin/pip install numpy;
+// peer/bin/pip install --no-deps arctic-inference==0.1.1; and name it: --python peer/bin/python.
 
-import { parseArgs } from "node:util";
+import { join } from "node:path";
 import { measure } from "mitata";
+import { textTable } from "../../src/cli/output.ts";
 import { mix32 } from "../../src/core/base/hash.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { SuffixIndex } from "../../src/core/wasm/suffix-index.ts";
 import { InspectedHeap } from "../../test/suite/inspected-heap.ts";
-import {
-  fastestMs,
-  helpFrom,
-  type Measurement,
-  ratioTable,
-  SEED,
-  writeReport,
-} from "../harness.ts";
-import { besidePeer, hasPeer, peerMissing } from "./peer-core.ts";
-import { texts, type Workload } from "./workload.ts";
+import { flagsOf, writeReport } from "../harness.ts";
+import { texts } from "./texts.ts";
 
-interface Sizes {
-  readonly runs: number;
-  /** Tokens of a sibling in the append and the live benches. */
-  readonly tokens: number;
-  readonly loop: number;
-  readonly heap: number;
-  readonly drops: number;
-  /** CPU time that each timed call gets, ms. */
-  readonly callMs: number;
+/** One measured quantity. Lower is better for every unit used here. */
+interface Measurement {
+  readonly name: string;
+  readonly unit: "ns" | "us" | "bytes";
+  readonly value: number;
+  /** The value to stay at or below, if one is set. */
+  readonly target?: number;
+  /** The same work by something else, in the same run. */
+  readonly baseline?: { readonly name: string; readonly value: number };
 }
 
-const FULL: Sizes = { runs: 5, tokens: 8192, loop: 32_768, heap: 16_384, drops: 1000, callMs: 500 };
-export const SMOKE: Sizes = { runs: 1, tokens: 256, loop: 512, heap: 256, drops: 10, callMs: 2 };
 /** Tokens that a response gains in a step: the mean acceptance length of the drafts. */
 const STEP_TOKENS = 2;
 const QUERY = { tokensMax: 16, probabilityMin: 0.1 };
+const PROMPT = Int32Array.of(1, 2, 3);
+const RUNS = 5;
 
-const noneFull = (): never => {
-  throw new Error("the bench outgrew the core");
-};
+type Groups = readonly (readonly Int32Array[])[];
+
+const newIndex = () =>
+  new SuffixIndex({}, () => {
+    throw new Error("the bench outgrew the core");
+  });
+
+/** The fastest of the runs of `work`, in ms: other load on the machine only ever adds. */
+function fastestMs(work: () => void): number {
+  const times = Array.from({ length: RUNS }, () => {
+    const start = performance.now();
+    work();
+    return performance.now() - start;
+  });
+  return Math.min(...times);
+}
 
 /** The tokens that a worker has just decoded: the index copies them, so one array serves all. */
 const delta = new Int32Array(STEP_TOKENS);
 
-type Groups = readonly Int32Array[][];
-
 /** Appends STEP_TOKENS tokens from `at` to every sibling. */
 function gain(index: SuffixIndex, handles: readonly number[], groups: Groups, at: number): void {
   for (const [g, group] of groups.entries()) {
-    for (let k = 0; k < group.length; k += 1) {
-      const text = group[k];
-      if (text === undefined) continue;
+    for (const [k, text] of group.entries()) {
       for (let i = 0; i < STEP_TOKENS; i += 1) delta[i] = text[at + i] ?? 0;
       index.append(handles[g] ?? 0, k, delta, 0);
     }
   }
 }
 
-/** Feeds whole groups, their siblings in turn. */
-function feed(index: SuffixIndex, handles: readonly number[], groups: Groups): void {
-  const length = groups[0]?.[0]?.length ?? 0;
-  for (let at = 0; at < length; at += STEP_TOKENS) gain(index, handles, groups, at);
+/** Feeds a whole group, its siblings in turn; returns its handle. */
+function fed(index: SuffixIndex, group: readonly Int32Array[]): number {
+  const handle = index.create(PROMPT) ?? 0;
+  const length = group[0]?.length ?? 0;
+  for (let at = 0; at < length; at += STEP_TOKENS) gain(index, [handle], [group], at);
   index.flush();
+  return handle;
 }
 
-/** ns for each token of one group of 16, and bytes. */
-function appendBench(sizes: Sizes): Measurement[] {
-  const groups = texts({ groups: 1, siblings: 16, tokens: sizes.tokens }, SEED);
-  const count = 16 * sizes.tokens;
-  const index = new SuffixIndex({}, noneFull);
+/** One group of 16. */
+function appendBench(tokens: number): Measurement[] {
+  const [group = []] = texts(1, 16, tokens);
+  const index = newIndex();
   let bytes = 0;
-  let drop = 0;
-  const ours = fastestMs(sizes.runs + 1, () => {
+  const ms = fastestMs(() => {
     const before = index.core.used_bytes();
-    const handle = index.create(Int32Array.of(1, 2, 3)) ?? 0;
-    feed(index, [handle], groups);
-    bytes = (index.core.used_bytes() - before) / count;
-    const start = performance.now();
+    const handle = fed(index, group);
+    bytes = index.core.used_bytes() - before;
     index.drop(handle);
-    drop = performance.now() - start;
   });
-  const append = (ours * 1e6) / count;
+  const count = 16 * tokens;
   return [
-    { name: "append, 16 siblings, a token", unit: "ns", value: append, target: 130 },
-    { name: "stored token", unit: "bytes", value: bytes, target: 48 },
-    { name: "drop of that group", unit: "us", value: drop * 1000 },
+    { name: "append, 16 siblings, a token", unit: "ns", value: (ms * 1e6) / count, target: 130 },
+    { name: "stored token", unit: "bytes", value: bytes / count, target: 48 },
   ];
 }
 
-/** All requests draft a path and gain STEP_TOKENS, step after step: ns a token, and us a draft. */
-function stepBench(
-  shape: Workload,
-  tree: boolean,
-  runs: number,
-): { perToken: number; perStep: number } {
-  const groups = texts(shape, SEED);
-  const index = new SuffixIndex({}, noneFull);
-  const requests = shape.groups * shape.siblings;
-  const steps = Math.floor(shape.tokens / STEP_TOKENS);
-  const query = { ...QUERY, tree };
-  const ms = fastestMs(runs, () => {
-    const handles = groups.map(() => index.create(Int32Array.of(1, 2, 3)) ?? 0);
-    for (let step = 0; step < steps; step += 1) {
-      gain(index, handles, groups, step * STEP_TOKENS);
+/** All requests draft a path and gain STEP_TOKENS, step after step. */
+function stepBench(count: number, tokens: number, perTokenMax?: number): Measurement[] {
+  const groups = texts(count, 8, tokens);
+  const requests = count * 8;
+  const index = newIndex();
+  const ms = fastestMs(() => {
+    const handles = groups.map(() => index.create(PROMPT) ?? 0);
+    for (let at = 0; at < tokens; at += STEP_TOKENS) {
+      gain(index, handles, groups, at);
       index.begin(requests);
       for (const handle of handles) {
-        for (let k = 0; k < shape.siblings; k += 1) index.draft(handle, k, query);
+        for (let k = 0; k < 8; k += 1) index.draft(handle, k, { ...QUERY, tree: false });
       }
       index.step();
     }
     for (const handle of handles) index.drop(handle);
   });
-  return { perToken: (ms * 1e6) / (requests * steps * STEP_TOKENS), perStep: (ms * 1000) / steps };
-}
-
-function stepBenches(sizes: Sizes): Measurement[] {
-  const small = { groups: 16, siblings: 8, tokens: sizes.tokens };
-  const large = { groups: 128, siblings: 8, tokens: sizes.tokens >> 2 };
-  const path = stepBench(small, false, sizes.runs);
-  const tree = stepBench(small, true, sizes.runs);
-  const thousand = stepBench(large, false, sizes.runs);
+  const name = requests.toLocaleString("en");
+  const perToken = (ms * 1e6) / (requests * tokens);
+  const perStep = (ms * 1000) / (tokens / STEP_TOKENS);
+  const goals = perTokenMax === undefined ? [{}, {}] : [{ target: perTokenMax }, { target: 200 }];
   return [
-    { name: "append + path, 128 requests, a token", unit: "ns", value: path.perToken, target: 400 },
-    { name: "append + tree, 128 requests, a token", unit: "ns", value: tree.perToken },
-    { name: "append + path, 1,024 requests, a token", unit: "ns", value: thousand.perToken },
-    { name: "step with paths, 128 requests", unit: "us", value: path.perStep, target: 200 },
-    { name: "step with paths, 1,024 requests", unit: "us", value: thousand.perStep },
+    { name: `append + path, ${name} requests, a token`, unit: "ns", value: perToken, ...goals[0] },
+    { name: `step with paths, ${name} requests`, unit: "us", value: perStep, ...goals[1] },
   ];
 }
 
 /** One draft through one JS call, the requests of a group in turn. */
-async function draftBench(sizes: Sizes): Promise<Measurement[]> {
-  const groups = texts({ groups: 1, siblings: 16, tokens: sizes.tokens }, SEED);
-  const index = new SuffixIndex({}, noneFull);
-  const handle = index.create(Int32Array.of(1, 2, 3)) ?? 0;
-  feed(index, [handle], groups);
+async function draftBench(tokens: number): Promise<Measurement[]> {
+  const [group = []] = texts(1, 16, tokens);
+  const index = newIndex();
+  const handle = fed(index, group);
   let k = 0;
-  const timed = async (work: () => void) =>
-    (await measure(work, { min_cpu_time: sizes.callMs * 1e6 })).p50 / 1000;
-  const ours = (tree: boolean, count: number) => {
-    const query = { ...QUERY, tree };
-    return () => {
-      index.begin(count);
-      for (let i = 0; i < count; i += 1) index.draft(handle, (k + i) % 16, query);
+  const us = async (tree: boolean) => {
+    const { p50 } = await measure(() => {
+      index.begin(1);
+      index.draft(handle, k % 16, { ...QUERY, tree });
       index.step();
       k += 1;
-    };
+    });
+    return p50 / 1000;
   };
-  const path = await timed(ours(false, 1));
-  const tree = await timed(ours(true, 1));
-  const sixteen = (await timed(ours(false, 16))) / 16;
-  const call = await timed(() => {
-    index.core.abi_version();
-  });
   return [
-    { name: "path of 16, JS call included", unit: "us", value: path, target: 0.4 },
-    { name: "path of 16, one of 16 in a call", unit: "us", value: sixteen },
-    { name: "tree of 16, JS call included", unit: "us", value: tree, target: 2.5 },
-    { name: "empty call from JS", unit: "ns", value: call * 1000 },
+    { name: "path of 16, JS call included", unit: "us", value: await us(false), target: 0.4 },
+    { name: "tree of 16, JS call included", unit: "us", value: await us(true), target: 2.5 },
   ];
 }
 
 /** A sequence that repeats one token. */
-function loopBench(sizes: Sizes): Measurement[] {
-  const index = new SuffixIndex({}, noneFull);
+function loopBench(tokens: number): Measurement[] {
+  const index = newIndex();
   const handle = index.create(Int32Array.of(1)) ?? 0;
-  index.append(handle, 0, new Int32Array(sizes.loop).fill(7), 0);
+  index.append(handle, 0, new Int32Array(4 * tokens).fill(7), 0);
   index.flush();
   const more = new Int32Array(1000).fill(7);
-  const append = fastestMs(5, () => {
+  const append = fastestMs(() => {
     index.append(handle, 0, more, 0);
     index.flush();
   });
-  const draft = fastestMs(5, () => {
+  const draft = fastestMs(() => {
     for (let i = 0; i < 1000; i += 1) {
       index.begin(1);
       index.draft(handle, 0, { ...QUERY, tree: false });
       index.step();
     }
   });
-  const name = `in a loop of ${sizes.loop}, period 1`;
+  const name = `in a loop of ${4 * tokens}, period 1`;
   return [
     { name: `append ${name}`, unit: "us", value: append, target: 1 },
     { name: `path ${name}`, unit: "us", value: draft, target: 2 },
   ];
 }
 
-/** ns for each operation of a heap of `sizes.heap` entries: update the first, and pop then push. */
-function heapBench(sizes: Sizes): Measurement[] {
+const ENTRIES = 16_384;
+const OPERATIONS = 20_000;
+const SORTS = 20;
+
+/** A pop and a push of a full heap. */
+function heapBench(): Measurement {
   const heap = new InspectedHeap(loadCore());
-  const sorted: { id: number; key: number }[] = [];
-  for (let id = 0; id < sizes.heap; id += 1) {
-    heap.push(id, mix32(id));
-    sorted.push({ id, key: mix32(id) });
-  }
-  const ops = 20_000;
+  const sorted = Array.from({ length: ENTRIES }, (_, id) => ({ id, key: mix32(id) }));
+  for (const { id, key } of sorted) heap.push(id, key);
   let turn = 0;
-  const update = fastestMs(5, () => {
-    for (let i = 0; i < ops; i += 1) {
-      turn += 1;
-      heap.update(mix32(turn) % sizes.heap, mix32(turn + 7));
-    }
-  });
-  const cycle = fastestMs(5, () => {
-    for (let i = 0; i < ops; i += 1) {
+  const ms = fastestMs(() => {
+    for (let i = 0; i < OPERATIONS; i += 1) {
       turn += 1;
       heap.push(heap.pop() ?? 0, mix32(turn));
     }
   });
   // What most would write: one array kept sorted by sort() after each change.
-  const resort = fastestMs(1, () => {
-    for (let i = 0; i < 20; i += 1) {
-      const entry = sorted[0];
+  const sortMs = fastestMs(() => {
+    for (let i = 0; i < SORTS; i += 1) {
+      const [entry] = sorted;
       if (entry !== undefined) entry.key = mix32(i);
       sorted.sort((a, b) => a.key - b.key || a.id - b.id);
     }
   });
-  const baselines = { "sort() of an array": (resort * 1e6) / 20 };
-  const heapRow = (what: string, ms: number): Measurement => {
-    const name = `heap of ${sizes.heap}: ${what}`;
-    return { name, unit: "ns", value: (ms * 1e6) / ops, baselines };
-  };
-  return [heapRow("update a key", update), heapRow("pop and push", cycle)];
+  const value = (ms * 1e6) / OPERATIONS;
+  const baseline = { name: "sort() of an array", value: (sortMs * 1e6) / SORTS };
+  return { name: `heap of ${ENTRIES}: pop and push`, unit: "ns", value, baseline };
 }
 
-/** Many live groups come and go in turn: what a drop costs, and that nothing is lost to fragmentation. */
-function churnBench(sizes: Sizes): Measurement[] {
-  const groups = texts({ groups: sizes.drops, siblings: 4, tokens: 128 }, SEED);
-  const index = new SuffixIndex({}, noneFull);
-  const live = () => groups.map(() => index.create(Int32Array.of(1, 2, 3)) ?? 0);
-  let handles = live();
-  feed(index, handles, groups);
-  const first = index.core.memory.buffer.byteLength;
-  let drop = 0;
-  for (let round = 0; round < 3; round += 1) {
-    const start = performance.now();
-    for (const handle of handles) index.drop(handle);
-    drop = ((performance.now() - start) * 1e6) / sizes.drops;
-    handles = live();
-    feed(index, handles, groups);
-  }
-  const grown = index.core.memory.buffer.byteLength / first;
-  const each = (index.core.used_bytes() >>> 0) / (sizes.drops * 512);
-  return [
-    { name: `drop, ${sizes.drops} groups of 512 tokens`, unit: "ns", value: drop },
-    { name: "stored token of those groups", unit: "bytes", value: each },
-    { name: "memory after 3 rounds, times the first", unit: "bytes", value: grown },
-  ];
+/** Figures of arctic-inference on the same texts, by the name of the row; null: this Python does not have it. */
+async function peerFigures(python: string, tokens: number): Promise<Map<string, number> | null> {
+  const probe = [python, "-c", "import arctic_inference.suffix_decoding"];
+  const quiet = { stdout: "ignore", stderr: "ignore" } as const;
+  if (Bun.which(python) === null || Bun.spawnSync(probe, quiet).exitCode !== 0) return null;
+  const lists = (groups: Groups) => groups.map((group) => group.map((text) => [...text]));
+  const [siblings] = lists(texts(1, 16, tokens));
+  // Fewer live tokens favour it.
+  const input = JSON.stringify({
+    siblings,
+    live: lists(texts(16, 8, tokens >> 3)),
+    step: STEP_TOKENS,
+  });
+  const child = Bun.spawn([python, join(import.meta.dir, "peer_core.py")], {
+    stdin: new Blob([input]),
+    stdout: "pipe",
+    stderr: "inherit",
+  });
+  const text = await new Response(child.stdout).text();
+  if ((await child.exited) !== 0) throw new Error("the peer's bench failed");
+  const found = JSON.parse(text);
+  return new Map([
+    ["append, 16 siblings, a token", found.append_ns],
+    ["stored token", found.bytes],
+    ["append + path, 128 requests, a token", found.live_ns],
+    ["path of 16, JS call included", found.path_us],
+    ["tree of 16, JS call included", found.tree_us],
+  ]);
 }
 
-export async function coreBenches(sizes: Sizes): Promise<Measurement[]> {
-  return [
-    ...appendBench(sizes),
-    ...stepBenches(sizes),
-    ...(await draftBench(sizes)),
-    ...loopBench(sizes),
-    ...churnBench(sizes),
-    ...heapBench(sizes),
-  ];
-}
-
-if (import.meta.main) {
-  const options = {
-    smoke: { type: "boolean" },
-    python: { type: "string", default: "python3" },
-    json: { type: "string" },
-  } as const;
-  helpFrom(import.meta.path);
-  const { values } = parseArgs({ options });
-  const sizes = values.smoke === true ? SMOKE : FULL;
-  const ours = await coreBenches(sizes);
-  const isPeerHere = hasPeer(values.python);
-  if (!isPeerHere) console.error(peerMissing(values.python));
-  const peer = { python: values.python, tokens: sizes.tokens, step: STEP_TOKENS };
-  const measurements = isPeerHere ? await besidePeer(ours, peer) : ours;
-  console.log(ratioTable(measurements));
-  writeReport(values.json, { measurements });
-}
+const flags = flagsOf(import.meta.path, { tokens: 8192, python: "python3" });
+const { tokens, python, json } = flags;
+const ours = [
+  ...appendBench(tokens),
+  ...stepBench(16, tokens, 400),
+  ...stepBench(128, tokens >> 2),
+  ...(await draftBench(tokens)),
+  ...loopBench(tokens),
+  heapBench(),
+];
+const peer = await peerFigures(python, tokens);
+if (peer === null) console.error(`${python} has no arctic-inference: --help says how to get it`);
+const measurements = ours.map((one): Measurement => {
+  const value = peer?.get(one.name);
+  return value === undefined ? one : { ...one, baseline: { name: "arctic-inference", value } };
+});
+const rows = measurements.map(({ name, unit, value, target, baseline }) => [
+  name,
+  `${value.toPrecision(3)} ${unit}`,
+  target === undefined ? "" : `<= ${target}`,
+  baseline === undefined ? "" : `${baseline.name} ${baseline.value.toPrecision(3)}`,
+  baseline === undefined ? "" : `${(baseline.value / value).toFixed(1)}x`,
+]);
+console.log(textTable(["", "ours", "target", "baseline", "ratio"], rows));
+writeReport(json, { measurements });

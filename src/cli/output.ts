@@ -268,13 +268,11 @@ export function textTable(
 /** A column of a table: its title, and what it shows of the item in a row. */
 export type Column<T> = readonly [title: string, cell: (item: T) => string];
 
-/** A text table with a row for each item. */
-export function tableOf<T>(items: readonly T[], columns: readonly Column<T>[]): string {
+/** A text table with a row for each item; the first `left` columns hold text. */
+export function tableOf<T>(items: readonly T[], columns: readonly Column<T>[], left = 1): string {
+  const head = columns.map(([title]) => title);
   const rows = items.map((item) => columns.map(([, cell]) => cell(item)));
-  return textTable(
-    columns.map(([title]) => title),
-    rows,
-  );
+  return textTable(head, rows, left);
 }
 
 export const EXIT_FAILED = 1;

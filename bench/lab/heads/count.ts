@@ -2,13 +2,13 @@
 // the head alone, siblings alone and both, as `foretoken replay --head` has them, but with what the head drafted
 // (drafts.py), so that both are right about the same easy tokens as often as they are.
 //
-//   bun bench/lab/heads/count.ts DRAFTS.jsonl [--tokens 7] [--json]
+//   bun bench/lab/heads/count.ts DRAFTS.jsonl [--tokens 7] [--json FILE]
 //
 // The siblings of a group begin together, 8 or 16; or four at a time, where the first four have no siblings but one
 // another, and the last ones twelve that have ended. Early: the first 64 tokens of a response.
 
 import { readFileSync } from "node:fs";
-import { parseArgs } from "node:util";
+import { textTable } from "../../../src/cli/output.ts";
 import { groupId } from "../../../src/core/base/ids.ts";
 import { Replica } from "../../../src/core/draft/replica.ts";
 import { acceptedOf } from "../../../src/tools/replay/acceptance.ts";
@@ -19,18 +19,12 @@ import {
   type HeadOptions,
 } from "../../../src/tools/replay/head.ts";
 import type { LiveResponse } from "../../../src/tools/replay/replay.ts";
-import { helpFrom } from "../../harness.ts";
-
-interface Line {
-  readonly group: string;
-  readonly prompt_token_ids: readonly number[];
-  readonly token_ids: readonly number[];
-  readonly drafts: readonly (readonly number[])[];
-}
+import { flagsOf, writeReport } from "../../harness.ts";
 
 interface Response {
   readonly tokens: Int32Array;
-  readonly drafts: Line["drafts"];
+  /** What the head drafted behind each token. */
+  readonly drafts: readonly (readonly number[])[];
 }
 
 interface Group {
@@ -68,12 +62,10 @@ const PRIOR = 8;
 export function groupsOf(text: string): Group[] {
   const groups = new Map<string, Group>();
   for (const line of text.split("\n").filter((one) => one !== "")) {
-    const { group, prompt_token_ids: prompt, token_ids: tokens, drafts } = JSON.parse(line) as Line;
-    const found = groups.getOrInsertComputed(group, () => ({
-      prompt: Int32Array.from(prompt),
-      responses: [],
-    }));
-    found.responses.push({ tokens: Int32Array.from(tokens), drafts });
+    const { group, prompt_token_ids, token_ids, drafts } = JSON.parse(line);
+    const prompt = Int32Array.from(prompt_token_ids);
+    const found = groups.getOrInsertComputed(group, () => ({ prompt, responses: [] }));
+    found.responses.push({ tokens: Int32Array.from(token_ids), drafts });
   }
   return [...groups.values()];
 }
@@ -152,16 +144,13 @@ export function count(groups: readonly Group[], schedule: Schedule): Wave[] {
         live = live.filter(({ at, response }) => at < response.length);
         if (live.length === 0) break;
         const made = head.propose(live);
-        const accepted = live.map((one, j) => acceptedOf(made, j, one));
         for (const [j, one] of live.entries()) {
-          const right = accepted[j] ?? 0;
+          const accepted = acceptedOf(made, j, one);
           const part = one.at < EARLY_TOKENS ? wave.early : wave.late;
           part.steps += 1;
           part.drafted += (made.start[j + 1] ?? 0) - (made.start[j] ?? 0);
-          part.accepted += right;
-        }
-        for (const [j, one] of live.entries()) {
-          const tokens = one.response.subarray(one.at, one.at + (accepted[j] ?? 0) + 1);
+          part.accepted += accepted;
+          const tokens = one.response.subarray(one.at, one.at + accepted + 1);
           drafter.update(id, one.query.sampleIndex, one.at, tokens);
           one.at += tokens.length;
         }
@@ -195,36 +184,26 @@ const ROWS: readonly (readonly [string, number, number, (waves: readonly Wave[])
   ["the last four of them", 16, 4, ([, , , one]) => sum(one && [one.early, one.late])],
 ];
 
-function main(args: string[]): void {
-  const options = { tokens: { type: "string", default: "7" }, json: { type: "boolean" } } as const;
-  const { values, positionals } = parseArgs({ args, options, allowPositionals: true });
-  const groups = groupsOf(positionals.map((path) => readFileSync(path, "utf8")).join("\n"));
-  const rows = ROWS.map(([name, siblings, together, of]) => {
+if (import.meta.main) {
+  const { tokens: tokensMax, json, files } = flagsOf(import.meta.path, { tokens: 7 });
+  const groups = groupsOf(files.map((path) => readFileSync(path, "utf8")).join("\n"));
+  const acceptance = acceptanceOf(groups);
+  const rows = ROWS.map(([siblings, size, together, of]) => {
     const cells = HEAD_SYSTEMS.map((system) => {
-      const schedule = { system, tokensMax: Number(values.tokens), siblings, together };
-      const { steps, drafted, accepted } = of(count(groups, schedule));
+      const waves = count(groups, { system, tokensMax, siblings: size, together });
+      const { steps, drafted, accepted } = of(waves);
       return { tokens: 1 + accepted / steps, drafted: drafted / steps };
     });
     const [alone = 0, table = 0, both = 0] = cells.map(({ tokens }) => tokens);
-    return { siblings: name, cells, gain: both / Math.max(alone, table) };
+    return { siblings, cells, gain: both / Math.max(alone, table) };
   });
-  const acceptance = acceptanceOf(groups);
-  if (values.json === true) {
-    console.log(JSON.stringify({ groups: groups.length, acceptance, rows }));
-    return;
-  }
   const shares = acceptance.map((share) => share.toFixed(3)).join(" ");
   console.log(`${groups.length} groups; the head's acceptance by place: ${shares}`);
-  console.log(`| siblings | ${HEAD_SYSTEMS.join(" | ")} | both / better |\n|---|---|---|---|---|`);
-  for (const { siblings, cells, gain } of rows) {
-    const shown = cells.map(
-      ({ tokens, drafted }) => `${tokens.toFixed(2)} (${drafted.toFixed(2)})`,
-    );
-    console.log(`| ${siblings} | ${shown.join(" | ")} | ${gain.toFixed(2)} |`);
-  }
-}
-
-if (import.meta.main) {
-  helpFrom(import.meta.path);
-  main(process.argv.slice(2));
+  const lines = rows.map(({ siblings, cells, gain }) => [
+    siblings,
+    ...cells.map(({ tokens, drafted }) => `${tokens.toFixed(2)} (${drafted.toFixed(2)})`),
+    gain.toFixed(2),
+  ]);
+  console.log(textTable(["siblings", ...HEAD_SYSTEMS, "both / better"], lines));
+  writeReport(json, { groups: groups.length, acceptance, rows });
 }

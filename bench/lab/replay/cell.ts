@@ -4,40 +4,23 @@ import { History } from "../../../src/core/draft/history.ts";
 import { Replica } from "../../../src/core/draft/replica.ts";
 import { cpuClock, ratio, ratioInterval, totalOf } from "../../../src/tools/replay/cell.ts";
 import type { TraceGroup } from "../../../src/tools/replay/recordings.ts";
-import { type LiveResponse, replay, type Tally } from "../../../src/tools/replay/replay.ts";
-import type { ReliabilityBin } from "./calibration.ts";
+import {
+  type LiveResponse,
+  type ReplayOptions,
+  replay,
+  type Tally,
+} from "../../../src/tools/replay/replay.ts";
 import { type Foreseen, Foresight, type LabDrafter } from "./foresight.ts";
 
 /** A line of the report. */
-export interface LabCell extends ReturnType<typeof sumOf> {
+export type LabCell = Awaited<ReturnType<typeof labCell>>;
+
+type LabCellOptions = Omit<ReplayOptions, "drafter"> & {
   readonly file: string;
   readonly drafter: LabDrafter;
-  /** Groups whose prompt an earlier group had; null: there are none. */
-  readonly returning: ReturnType<typeof sumOf> | null;
-  /** Confidence interval of accepted_plus_1, over groups; null below two groups. */
-  readonly ci95: readonly [low: number, high: number] | null;
-  /** Expected calibration error of the returned probabilities; null if nothing was drafted. */
-  readonly ece: number | null;
-  readonly reliability: readonly ReliabilityBin[];
-  readonly probability_min: number;
-  /** Groups that the drafter had no room for; above 0 the figures understate it. */
-  readonly full_groups: number;
-}
+};
 
-export interface LabCellOptions {
-  readonly file: string;
-  readonly drafter: LabDrafter;
-  readonly probabilityMin: number;
-  /** Draft tokens of one step, at most. */
-  readonly budget: number;
-  /** Groups that are generated at the same time. */
-  readonly live: number;
-}
-
-export async function labCell(
-  groups: AsyncIterable<TraceGroup>,
-  options: LabCellOptions,
-): Promise<LabCell> {
+export async function labCell(groups: AsyncIterable<TraceGroup>, options: LabCellOptions) {
   const { file, drafter: kind, probabilityMin } = options;
   const history = kind === "history" ? new History() : undefined;
   const replica = new Replica();
@@ -52,11 +35,15 @@ export async function labCell(
     file,
     drafter: kind,
     ...sumOf(all),
+    /** Of groups whose prompt an earlier group had; null: there are none. */
     returning: returning.length === 0 ? null : sumOf(returning),
+    /** Confidence interval of accepted_plus_1, over groups; null below two groups. */
     ci95: ratioInterval(all),
+    /** Expected calibration error of the returned probabilities; null if nothing was drafted. */
     ece: foresight.calibration.error(),
     reliability: foresight.calibration.bins(),
     probability_min: probabilityMin,
+    /** Groups that the drafter had no room for; above 0 the figures understate it. */
     full_groups: outcome.fullGroups,
   };
 }

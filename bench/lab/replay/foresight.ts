@@ -8,9 +8,8 @@ import type { History } from "../../../src/core/draft/history.ts";
 import { promptKey } from "../../../src/core/request/prompt-key.ts";
 import { acceptedOf } from "../../../src/tools/replay/acceptance.ts";
 import { CONTEXT, Followers, type Keys, keysOf } from "../../../src/tools/replay/followers.ts";
-import { draftsOf, type PathToken } from "../../../src/tools/replay/head.ts";
-import type { LiveResponse, Tally } from "../../../src/tools/replay/replay.ts";
-import { Calibration } from "./calibration.ts";
+import { draftsOf } from "../../../src/tools/replay/head.ts";
+import { DRAFTERS, type LiveResponse, type Tally } from "../../../src/tools/replay/replay.ts";
 import { CopiedText, FollowedTokens } from "./known-text.ts";
 import { lateDraft, type Table, tableOf } from "./late-drafts.ts";
 
@@ -18,38 +17,29 @@ import { lateDraft, type Table, tableOf } from "./late-drafts.ts";
  * self, grouped, history: as `foretoken replay`. late: as grouped, from what was known a step before (late-drafts.ts).
  * tree: as grouped, trees. copies and oracle draft only what is right: known-text.ts.
  */
-export const LAB_DRAFTERS = [
-  "self",
-  "grouped",
-  "history",
-  "late",
-  "tree",
-  "copies",
-  "oracle",
-] as const;
+export const LAB_DRAFTERS = [...DRAFTERS, "late", "tree", "copies", "oracle"] as const;
 export type LabDrafter = (typeof LAB_DRAFTERS)[number];
 
 /** Where siblings have said little yet. */
 export const FIRST_TOKENS = 64;
 
 /** Sums over the steps of one group's responses. */
-export interface Foreseen {
+const nothing = () => ({
   /** Tokens that drafts of the same lengths would have had accepted, had their tokens been those of `copies`, `oracle`. */
-  copied: number;
-  followed: number;
+  copied: 0,
+  followed: 0,
   /** Steps within the first FIRST_TOKENS of a response, and what they accepted. */
-  firstSteps: number;
-  firstAccepted: number;
-}
-
-const nothing = (): Foreseen => ({ copied: 0, followed: 0, firstSteps: 0, firstAccepted: 0 });
+  firstSteps: 0,
+  firstAccepted: 0,
+});
+export type Foreseen = ReturnType<typeof nothing>;
 
 /** A response as far as it had come in the last round. */
 interface Followed extends LiveResponse {
   /** The text of its source, of which the number is among all, and where the response ends in it. */
   readonly text: CopiedText;
   readonly keys: Keys;
-  end: number;
+  end: CopiedText["begin"];
   at: number;
   /** The token before the next one; undefined: there is none. */
   last: number | undefined;
@@ -61,10 +51,48 @@ interface Followed extends LiveResponse {
 }
 
 /** A response, and how many of its next tokens `copies` and `oracle` would draft. */
-interface Known {
-  readonly one: Followed;
-  readonly copied: number;
-  readonly followed: number;
+type Known = { readonly one: Followed; readonly copied: number; readonly followed: number };
+
+/** Width 0.05: narrower bins of a small replay hold too few tokens to mean anything. */
+const BINS = 20;
+
+/** How far the probabilities of a drafter can be believed. */
+class Calibration {
+  readonly #bins = Array.from({ length: BINS }, () => ({ count: 0, probability: 0, accepted: 0 }));
+
+  /** `probability`: that the path up to and including the token is accepted. */
+  add(probability: number, isAccepted: boolean): void {
+    const bin = this.#bins[Math.min(BINS - 1, Math.max(0, Math.floor(probability * BINS)))];
+    if (bin === undefined) return;
+    bin.count += 1;
+    bin.probability += probability;
+    bin.accepted += Number(isAccepted);
+  }
+
+  /**
+   * The bins that hold tokens, lowest probability first: probabilities p with from <= p < to, 1 in the last one. Of the
+   * tokens drafted in each: their number, their mean probability, and the share that was accepted.
+   */
+  bins() {
+    return this.#bins.flatMap(({ count, probability, accepted }, i) => {
+      const means = { probability: probability / count, accepted: accepted / count };
+      return count === 0 ? [] : [{ from: i / BINS, to: (i + 1) / BINS, count, ...means }];
+    });
+  }
+
+  /**
+   * Expected calibration error (Guo et al. 2017, section 2): the mean over drafted tokens of their
+   * bin's |probability - accepted|. Null if nothing was drafted.
+   */
+  error(): number | null {
+    let tokens = 0;
+    let sum = 0;
+    for (const { count, probability, accepted } of this.bins()) {
+      tokens += count;
+      sum += count * Math.abs(probability - accepted);
+    }
+    return tokens === 0 ? null : sum / tokens;
+  }
 }
 
 export class Foresight {
@@ -158,19 +186,17 @@ export class Foresight {
 
   #drafts(known: readonly Known[]): Drafts {
     const followers = this.#followers;
-    const queries = known.map(({ one }) => one.query);
-    switch (this.#kind) {
-      case "copies":
-        return draftsOf(known.map(({ one, copied }) => certainPath(one, copied)));
-      case "oracle":
-        return draftsOf(known.map(({ one, followed }) => certainPath(one, followed)));
-      case "tree":
-        return this.#drafter.propose(queries.map((query) => ({ ...query, tree: true })));
-      default:
-        return followers === null
-          ? this.#drafter.propose(queries)
-          : this.#lateDrafts(known, followers);
+    if (followers !== null) return this.#lateDrafts(known, followers);
+    const kind = this.#kind;
+    if (kind !== "copies" && kind !== "oracle") {
+      const queries = known.map(({ one }) => ({ ...one.query, tree: kind === "tree" }));
+      return this.#drafter.propose(queries);
     }
+    const right = known.map(({ one: { response, at }, copied, followed }) => {
+      const tokens = response.subarray(at, at + (kind === "copies" ? copied : followed));
+      return Array.from(tokens, (token) => ({ token, probability: 1 }));
+    });
+    return draftsOf(right);
   }
 
   /** Walks on the tables of the round before; those that are made now are for the next. */
@@ -204,9 +230,4 @@ function follow(
     tail.push(token);
     tail.shift();
   }
-}
-
-/** The next tokens of the response. */
-function certainPath({ response, at }: Followed, length: number): PathToken[] {
-  return Array.from(response.subarray(at, at + length), (token) => ({ token, probability: 1 }));
 }

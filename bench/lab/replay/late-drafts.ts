@@ -50,14 +50,10 @@ export function lateDraft(
   let probability = 1;
   while (path.length < bounds.tokensMax) {
     if (node !== LEFT) node = childOf(table, node);
-    let token = table.tokens[node] ?? 0;
-    if (node !== LEFT) {
-      probability = (table.probabilities[node] ?? 0) / base;
-    } else {
-      const follower = followers.next(keys, tail);
-      token = follower?.token ?? 0;
-      probability *= follower?.probability ?? 0;
-    }
+    const follower = node === LEFT ? followers.next(keys, tail) : null;
+    const token = follower?.token ?? table.tokens[node] ?? 0;
+    if (node !== LEFT) probability = (table.probabilities[node] ?? 0) / base;
+    else probability *= follower?.probability ?? 0;
     if (probability < bounds.probabilityMin || probability === 0) break;
     path.push({ token, probability });
     tail.push(token);

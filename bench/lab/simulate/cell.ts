@@ -2,31 +2,25 @@
 // by chance is drawn from the seed, so a cell is repeated exactly by naming it.
 
 import { present } from "../../../src/core/base/assert.ts";
-import type { RequestId } from "../../../src/core/base/ids.ts";
+import type { RolloutRequest } from "../../../src/core/request/buffer.ts";
 import type { Scheduler } from "../../../src/core/schedule/scheduler.ts";
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
 import { Random } from "../../../test/suite/random.ts";
-import {
-  Iteration,
-  type IterationOptions,
-  type IterationResult,
-  type Reached,
-} from "./iteration.ts";
+import { Iteration, type IterationOptions, type IterationResult } from "./iteration.ts";
 import { type GroupLengths, type LengthShape, sampleLengths } from "./lengths.ts";
-import type { IterationChoices, RelatedParts } from "./related.ts";
+import type { IterationChoices } from "./related.ts";
 import {
   DRAFTER_GAIN,
+  draftModel,
   groupedAcceptanceLength,
-  ModelSpeculation,
   qualityFor,
-  SuffixSpeculation,
+  SUFFIXES,
 } from "./speculation.ts";
 import { type SystemName, systemOf } from "./systems.ts";
 import type { Workload } from "./workload.ts";
 
 /** vanilla: as the paper's baselines drafted. grouped: from the group's responses, as Seer. own: by Foretoken's drafter. */
-const SIM_DRAFTS = ["off", "vanilla", "grouped", "own"] as const;
-export type SimDraft = (typeof SIM_DRAFTS)[number];
+export type SimDraft = "off" | "vanilla" | "grouped" | "own";
 
 export interface Cell {
   readonly workload: Workload;
@@ -41,36 +35,24 @@ export interface Cell {
 }
 
 export async function simulateCell(cell: Cell, core: CoreExports): Promise<IterationResult> {
-  const { workload, seed, system } = cell;
-  const run = (iteration: IterationChoices) =>
-    new Iteration(iterationOf(cell, core, iteration)).result();
-  const related = systemOf(system).run;
-  if (related !== undefined) {
-    const lengths: RelatedParts["lengths"] = (iteration, shape) => drawn(cell, iteration, shape);
-    return related({ workload, lengths, simulate: run });
+  const { workload, seed, system, chunkTokens, isPaced = true } = cell;
+  const { scheduler, isWhole, run: related } = systemOf(system);
+  const simulate = (iteration: IterationChoices) =>
+    new Iteration({
+      workload,
+      ...iteration,
+      core,
+      chunkTokens,
+      isDivided: !isWhole,
+      schedulerFor: (parts) =>
+        cell.reservesChunks === true ? reservingChunks(scheduler(parts)) : scheduler(parts),
+      ...draftingOf(cell),
+      isPaced,
+    }).result();
+  if (related === undefined) {
+    return simulate({ lengths: workload.lengths ?? sampleLengths(workload.shape, seed) });
   }
-  return run({ lengths: workload.lengths ?? sampleLengths(workload.shape, seed) });
-}
-
-export function iterationOf(
-  cell: Cell,
-  core: CoreExports,
-  iteration: IterationChoices,
-): IterationOptions {
-  const { workload, system, chunkTokens, isPaced = true } = cell;
-  return {
-    workload,
-    ...iteration,
-    core,
-    chunkTokens,
-    isDivided: !systemOf(system).isWhole,
-    schedulerFor: (parts) => {
-      const scheduler = systemOf(system).scheduler(parts);
-      return cell.reservesChunks === true ? reservingChunks(scheduler) : scheduler;
-    },
-    ...draftingOf(cell),
-    isPaced,
-  };
+  return related({ workload, lengths: (...which) => drawn(cell, ...which), simulate });
 }
 
 /** More than any chunk has. */
@@ -92,7 +74,7 @@ function drawn(cell: Cell, iteration: number, changes: Partial<LengthShape>): Gr
   const { lengths } = cell.workload;
   const shape = { ...cell.workload.shape, ...changes };
   const seed = cell.seed + iteration * SEED_STRIDE;
-  if (lengths === null) return sampleLengths(shape, seed);
+  if (lengths === undefined) return sampleLengths(shape, seed);
   const random = new Random(seed, "groups");
   const one = <Of>(list: readonly Of[]) => present(list[random.below(list.length)], "not empty");
   return Array.from({ length: shape.groups }, () => {
@@ -105,23 +87,24 @@ function drawn(cell: Cell, iteration: number, changes: Partial<LengthShape>): Gr
 /** Iterations of one seed share no lengths with those of another. */
 const SEED_STRIDE = 1_000_003;
 
-function draftingOf(cell: Cell): Pick<IterationOptions, "speculationFor" | "qualityOf"> {
-  const { workload, draft } = cell;
-  const { vanilla, selfAcceptanceLength } = workload;
-  const suffix = () => new SuffixSpeculation();
-  if (draft === "off") return { speculationFor: null, qualityOf: () => 0 };
-  if (draft === "grouped" || draft === "own") {
-    const qualities = qualityTable(selfAcceptanceLength, draft === "own" ? DRAFTER_GAIN : 1);
-    return {
-      speculationFor: suffix,
-      qualityOf: (id, reached) => qualityIn(qualities, id, reached),
-    };
+function draftingOf(cell: Cell): Pick<IterationOptions, "speculation" | "qualityOf"> {
+  const { vanilla, selfAcceptanceLength: own } = cell.workload;
+  switch (cell.draft) {
+    case "off":
+      return { speculation: null, qualityOf: () => 0 };
+    case "vanilla": {
+      if (vanilla.kind === "model") return { speculation: draftModel(vanilla), qualityOf: () => 0 };
+      const quality = qualityFor(own);
+      return { speculation: SUFFIXES, qualityOf: () => quality };
+    }
+    default: {
+      const table = qualityTable(own, cell.draft === "own" ? DRAFTER_GAIN : 1);
+      return {
+        speculation: SUFFIXES,
+        qualityOf: (request, reached) => qualityIn(table, request, reached),
+      };
+    }
   }
-  if (vanilla.kind === "model") {
-    return { speculationFor: () => new ModelSpeculation(vanilla), qualityOf: () => 0 };
-  }
-  const quality = qualityFor(selfAcceptanceLength);
-  return { speculationFor: suffix, qualityOf: () => quality };
 }
 
 /** Qualities at 0, 1/4, 2/4 ... references. */
@@ -129,21 +112,18 @@ const TABLE_STEP = 0.25;
 const REFERENCES_MAX = 64;
 
 function qualityTable(own: number, gain: number): Float64Array {
-  const table = new Float64Array(REFERENCES_MAX / TABLE_STEP + 1);
-  for (let i = 0; i < table.length; i += 1) {
-    table[i] = qualityFor(gain * groupedAcceptanceLength(own, i * TABLE_STEP));
-  }
-  return table;
+  return Float64Array.from({ length: REFERENCES_MAX / TABLE_STEP + 1 }, (_, i) =>
+    qualityFor(gain * groupedAcceptanceLength(own, i * TABLE_STEP)),
+  );
 }
 
 /** A sibling counts as far as it has come, up to where the response itself is. */
-function qualityIn(table: Float64Array, id: RequestId, { tokens, from, to }: Reached): number {
-  const own = (tokens[id] ?? 0) + 1;
-  const end = to[id] ?? 0;
+function qualityIn(table: Float64Array, request: RolloutRequest, reached: Int32Array): number {
+  const own = (reached[request.spec.requestId] ?? 0) + 1;
   let references = 0;
-  for (let i = from[id] ?? 0; i < end; i += 1) {
-    const sibling = tokens[i] ?? 0;
-    if (i !== id) references += sibling >= own ? 1 : sibling / own;
+  for (const one of request.group.requests) {
+    const sibling = reached[one.spec.requestId] ?? 0;
+    if (one !== request) references += sibling >= own ? 1 : sibling / own;
   }
   const at = Math.round(Math.min(references, REFERENCES_MAX) / TABLE_STEP);
   return table[at] ?? 0;

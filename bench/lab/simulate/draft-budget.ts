@@ -11,11 +11,6 @@ export interface ClassPlan {
   readonly probabilityMin: number;
 }
 
-export interface DraftPlan {
-  readonly high: ClassPlan;
-  readonly low: ClassPlan;
-}
-
 /**
  * The paper caps drafts at 8 (gamma_max), with one length for all requests of a class. Here every
  * token is also judged by its own probability, so a longer cap costs nothing where tokens are unlikely.
@@ -37,13 +32,17 @@ const OFF: ClassPlan = { tokensMax: 0, probabilityMin: 1 };
  * acceptance exceeds dT * B / T (with B and T those of plain decoding: drafts that pay only raise B / T
  * together). The high class, being what the iteration waits for, accepts 1 / lambda of that.
  */
-export function planDrafts(input: {
+export function planDrafts({
+  high,
+  low,
+  chances,
+  stepMs,
+}: {
   readonly high: number;
   readonly low: number;
   readonly chances: Float64Array;
   readonly stepMs: StepTimes;
-}): DraftPlan {
-  const { high, low, stepMs, chances } = input;
+}): { readonly high: ClassPlan; readonly low: ClassPlan } {
   const batch = high + low;
   if (batch === 0) return { high: OFF, low: OFF };
   const acceptanceMin = MARGIN * breakEvenAcceptance(stepMs, batch);
@@ -74,20 +73,16 @@ function classPlan(tokensMax: number, threshold: number): ClassPlan {
 }
 
 const POSITIONS = GAMMA_CAP + 2;
-const known = new WeakMap<Float64Array, Float64Array>();
+const paths = new WeakMap<Float64Array, Float64Array>();
 
 /** Powers of the chances, position by position: the same chances come again at each plan. */
-function pathsOf(chances: Float64Array): Float64Array {
-  const before = known.get(chances);
-  if (before !== undefined) return before;
-  const count = chances.length;
-  const paths = new Float64Array(POSITIONS * count);
-  for (let at = 0; at < paths.length; at += 1) {
-    paths[at] = (chances[at % count] as number) ** Math.floor(at / count);
-  }
-  known.set(chances, paths);
-  return paths;
-}
+const pathsOf = (chances: Float64Array): Float64Array =>
+  paths.getOrInsertComputed(chances, ({ length: count }) =>
+    Float64Array.from(
+      { length: POSITIONS * count },
+      (_, at) => (chances[at % count] as number) ** Math.floor(at / count),
+    ),
+  );
 
 /**
  * The acceptance of the tokens that are likely enough to be verified. alpha: of one when all before it were accepted.

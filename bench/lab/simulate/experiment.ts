@@ -1,27 +1,17 @@
 // Runs cells over seeds and sums them up: means, 95 % confidence intervals, speed-ups over veRL on the same seeds, the
-// lower bound, and the published numbers beside ours. It computes; printing is src/cli's.
+// lower bound, and the published numbers beside ours. It computes; printing is simulate.ts's.
 
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
 import { meanOf } from "../../../src/tools/simulate/simulation.ts";
-import { studentOf } from "../../macro/vllm/statistics.ts";
+import { intervalOf } from "../../statistics.ts";
 import { type Cell, type SimDraft, simulateCell } from "./cell.ts";
 import type { IterationResult } from "./iteration.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
-import { type Metric, PUBLISHED, type PublishedCell, publishedSpeedup } from "./published.ts";
+import { METRICS, PUBLISHED, type PublishedCell, publishedSpeedup, rateOf } from "./published.ts";
 import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
 import { StepModel } from "./step-time.ts";
 import { chunkTokensOf, isOfThePaper, isOtherWork, type SystemName, systemOf } from "./systems.ts";
 import { engineSlots, FORWARD_PART, WORKLOADS, type Workload } from "./workload.ts";
-
-/** Runs of a system on all seeds, and veRL's without drafts on the same. */
-interface Measured {
-  readonly workload: Workload;
-  readonly system: SystemName;
-  readonly draft: SimDraft;
-  readonly runs: readonly IterationResult[];
-  readonly base: readonly IterationResult[];
-  readonly boundS: number;
-}
 
 /** A system's figures over all seeds. Its keys are a public format. */
 export type SystemReport = ReturnType<typeof summed>;
@@ -34,19 +24,42 @@ export interface WorkloadReport {
   readonly tokens_mean: number;
 }
 
-export interface SimulateReport {
-  /** Always true: these are no measurements of engines. */
-  readonly simulated: true;
-  readonly workloads: Readonly<Record<string, WorkloadReport>>;
-}
-
-export interface ExperimentOptions {
-  readonly systems: readonly SystemName[];
-  readonly draft: DraftOption;
+/** How cells are simulated, whatever they are. */
+export interface Sampling {
   readonly seeds: number;
   /** null: each system's own. */
   readonly chunkTokens: number | null;
   readonly core: CoreExports;
+}
+
+/** Runs of cells on all seeds, each of which is simulated once. */
+class Runs {
+  readonly #sampling: Sampling;
+  readonly #known = new Map<string, readonly IterationResult[]>();
+
+  constructor(sampling: Sampling) {
+    this.#sampling = sampling;
+  }
+
+  async of(
+    workload: Workload,
+    system: SystemName,
+    draft: SimDraft,
+    reservesChunks = false,
+  ): Promise<readonly IterationResult[]> {
+    const { seeds, core } = this.#sampling;
+    const key = [workload.name, workload.shape.groupSize, system, draft, reservesChunks].join(" ");
+    const before = this.#known.get(key);
+    if (before !== undefined) return before;
+    const chunkTokens = this.#sampling.chunkTokens ?? chunkTokensOf(system);
+    const runs: IterationResult[] = [];
+    for (let seed = 1; seed <= seeds; seed += 1) {
+      const cell = { workload, system, draft, seed, chunkTokens, reservesChunks };
+      runs.push(await simulateCell(cell, core));
+    }
+    this.#known.set(key, runs);
+    return runs;
+  }
 }
 
 export type DraftOption = "off" | "grouped" | "own";
@@ -61,45 +74,37 @@ function draftOf(system: SystemName, draft: DraftOption): SimDraft {
 /** Speed-ups are over veRL without drafting, as the paper's are. */
 export async function runWorkload(
   workload: Workload,
-  options: ExperimentOptions,
+  options: Sampling & { readonly systems: readonly SystemName[]; readonly draft: DraftOption },
 ): Promise<WorkloadReport> {
-  const seeds = Array.from({ length: options.seeds }, (_, i) => i + 1);
-  const runsOf = async (system: SystemName, draft: SimDraft): Promise<IterationResult[]> => {
-    const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
-    const runs: IterationResult[] = [];
-    for (const seed of seeds) {
-      const cell = { workload, system, draft, seed, chunkTokens };
-      runs.push(await simulateCell(cell, options.core));
-    }
-    return runs;
-  };
-  const base = await runsOf("verl", "off");
-  const best = bestOf(workload, options.draft);
-  const boundS = meanOf(
-    seeds.map((seed) => {
-      const lengths = workload.lengths ?? sampleLengths(workload.shape, seed);
-      return lowerBoundS(workload, lengths, best);
-    }),
-  );
+  const { seeds } = options;
+  const all = new Runs(options);
+  const base = await all.of(workload, "verl", "off");
+  const gain = options.draft === "own" ? DRAFTER_GAIN : 1;
+  const best = options.draft === "off" ? 1 : bestTokensPerStep(workload, gain);
+  const bounds = Array.from({ length: seeds }, (_, i) => {
+    const lengths = workload.lengths ?? sampleLengths(workload.shape, i + 1);
+    return lowerBoundS(workload, lengths, best);
+  });
+  const boundS = meanOf(bounds);
   const systems: Record<string, SystemReport> = {};
   for (const system of options.systems) {
     const draft = draftOf(system, options.draft);
-    const runs = await runsOf(system, draft);
-    systems[system] = summed({ workload, system, draft, runs, base, boundS });
+    const runs = await all.of(workload, system, draft);
+    systems[system] = summed({ workload, system, draft }, runs, base, boundS);
   }
-  const requests =
-    workload.lengths?.flat().length ?? workload.shape.groups * workload.shape.groupSize;
-  const tokensMean = meanOf(base.map((run) => run.outputTokens / requests));
-  const all = { seeds: options.seeds, requests, tokens_mean: tokensMean };
-  return { systems, lower_bound_s: boundS, ...all };
+  const { groups, groupSize } = workload.shape;
+  const requests = workload.lengths?.flat().length ?? groups * groupSize;
+  const tokens_mean = meanOf(base.map((run) => run.outputTokens / requests));
+  return { systems, lower_bound_s: boundS, seeds, requests, tokens_mean };
 }
 
-function bestOf(workload: Workload, draft: DraftOption): number {
-  if (draft === "off") return 1;
-  return bestTokensPerStep(workload, draft === "own" ? DRAFTER_GAIN : 1);
-}
-
-function summed({ workload, system, draft, runs, base, boundS }: Measured) {
+/** `base`: veRL's runs without drafts on the same seeds. */
+function summed(
+  { workload, system, draft }: Pick<Cell, "workload" | "system" | "draft">,
+  runs: readonly IterationResult[],
+  base: readonly IterationResult[],
+  boundS: number,
+) {
   const mean = (value: (run: IterationResult) => number) => meanOf(runs.map(value));
   const speedups = runs.map((run, i) => rateOf(run) / rateOf(base[i] ?? run));
   const wallS = mean((run) => run.wallS);
@@ -115,7 +120,7 @@ function summed({ workload, system, draft, runs, base, boundS }: Measured) {
     output_tokens_per_s: mean(rateOf),
     speedup_over_verl: meanOf(speedups),
     /** Interval of speedup_over_verl, Student's t over the seeds; null with one seed. */
-    ci95: interval(speedups),
+    ci95: intervalOf(speedups),
     published_speedup: publishedSpeedup(workload.name, system, draft),
     /** 1 - tail_s / veRL's. */
     tail_cut: 1 - mean((run) => run.tailS) / meanOf(base.map((run) => run.tailS)),
@@ -159,104 +164,43 @@ function iterationSecondsOf(
   return (run.wallS + training - hidden) * wanted + after.update * verl.wallS;
 }
 
-/** A published figure beside the simulated one. */
-export interface CheckedCell extends PublishedCell {
-  /** With the paper's admission. */
-  readonly predicted: number;
-  /** With Foretoken's; null: the system has no admission of its own. */
-  readonly improved: number | null;
-  readonly ci95: readonly [number, number] | null;
-  /** predicted / value - 1; null where the published value is 0. */
-  readonly error: number | null;
-}
-
 /**
  * Simulates every published cell. Prompts of an iteration stay the same in number when groups change in size: accounts of
  * the paper's first version name 400, 600 and 800 prompts with 8 or 16 responses.
  */
-export async function checkPublished(options: {
-  readonly seeds: number;
-  /** null: each system's own. */
-  readonly chunkTokens: number | null;
-  readonly core: CoreExports;
-  readonly workloads: readonly string[];
-}): Promise<CheckedCell[]> {
-  const known = new Map<string, IterationResult[]>();
-  const runsOf = async (
-    cell: PublishedCell,
-    { system, draft, reservesChunks = false }: Pick<Cell, "system" | "draft" | "reservesChunks">,
-  ) => {
-    const workload = resized(WORKLOADS[cell.workload], cell.groupSize);
-    const admission = reservesChunks ? " whole chunks" : "";
-    const key = `${workload.name} ${workload.shape.groupSize} ${system} ${draft}${admission}`;
-    const before = known.get(key);
-    if (before !== undefined) return before;
-    const runs: IterationResult[] = [];
-    for (let seed = 1; seed <= options.seeds; seed += 1) {
-      const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
-      const made = { workload, system, draft, seed, chunkTokens };
-      runs.push(await simulateCell({ ...made, reservesChunks }, options.core));
-    }
-    known.set(key, runs);
-    return runs;
-  };
+export async function checkPublished(sampling: Sampling): Promise<CheckedCell[]> {
+  const all = new Runs(sampling);
   const checked: CheckedCell[] = [];
-  for (const cell of PUBLISHED) {
-    if (!options.workloads.includes(cell.workload)) continue;
-    const { system, draft } = cell;
-    const base = await runsOf(cell, { system: "verl", draft: "off" });
-    const valuesOf = async (reservesChunks: boolean) => {
-      const runs = await runsOf(cell, { system, draft, reservesChunks });
-      return runs.map((run, i) => measured(cell.metric, run, base[i] ?? run));
-    };
-    const isDivided = !systemOf(system).isWhole;
-    const values = await valuesOf(isDivided);
-    const improved = isDivided ? meanOf(await valuesOf(false)) : null;
-    const predicted = meanOf(values);
-    const error = cell.value === 0 ? null : predicted / cell.value - 1;
-    checked.push({ ...cell, predicted, improved, ci95: interval(values), error });
-  }
+  for (const cell of PUBLISHED) checked.push(await checkedCell(all, cell));
   return checked;
 }
 
+export type CheckedCell = Awaited<ReturnType<typeof checkedCell>>;
+
+async function checkedCell(all: Runs, cell: PublishedCell) {
+  const { system, draft, value } = cell;
+  const workload = resized(WORKLOADS[cell.workload], cell.groupSize);
+  const base = await all.of(workload, "verl", "off");
+  const valuesOf = async (reservesChunks: boolean) => {
+    const runs = await all.of(workload, system, draft, reservesChunks);
+    return runs.map((run, i) => METRICS[cell.metric](run, base[i] ?? run));
+  };
+  const isDivided = !systemOf(system).isWhole;
+  const values = await valuesOf(isDivided);
+  const predicted = meanOf(values);
+  return {
+    ...cell,
+    /** With the paper's admission; and with Foretoken's, null: the system has no admission of its own. */
+    predicted,
+    improved: isDivided ? meanOf(await valuesOf(false)) : null,
+    ci95: intervalOf(values),
+    /** predicted / value - 1; null where the published value is 0. */
+    error: value === 0 ? null : predicted / value - 1,
+  };
+}
+
 function resized(workload: Workload, groupSize: number | null): Workload {
-  const { shape } = workload;
-  if (groupSize === null || groupSize === shape.groupSize) return workload;
-  return { ...workload, shape: { ...shape, groupSize } };
-}
-
-function measured(metric: Metric, run: IterationResult, base: IterationResult): number {
-  switch (metric) {
-    case "speedup":
-      return rateOf(run) / rateOf(base);
-    case "wall_s":
-      return run.wallS;
-    case "tail_s":
-      return run.tailS;
-    case "tail_ratio":
-      return run.tailS / base.tailS;
-    case "preemptions":
-      return run.preemptions;
-    case "idle_share":
-      return run.idleShare;
-    case "finish_spread":
-      return run.finishSpread;
-    case "late_start":
-      return run.lateStartShare;
-    case "migrated_tb":
-      return run.migratedBytes / 1e12;
-  }
-}
-
-const rateOf = (run: IterationResult) => run.outputTokens / run.wallS;
-
-function interval(values: readonly number[]): readonly [number, number] | null {
-  const n = values.length;
-  if (n < 2) return null;
-  const mean = meanOf(values);
-  const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1);
-  const half = studentOf(n - 1) * Math.sqrt(variance / n);
-  return [mean - half, mean + half];
+  return groupSize === null ? workload : { ...workload, shape: { ...workload.shape, groupSize } };
 }
 
 /**

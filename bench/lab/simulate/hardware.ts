@@ -1,63 +1,47 @@
 // The hardware of the modelled engines, and the models that they serve: every constant with its source.
 // Numbers only; how they become step times is step-time.ts.
 
-/** One accelerator and its links. */
+/** One accelerator and its links, as reached by large reads and multiplications; of a node `gpusPerNode`. */
 export interface Hardware {
-  /** HBM bandwidth, bytes/ms, as reached by large reads. */
   readonly hbmBytesPerMs: number;
-  /** HBM left to one engine, bytes. */
+  /** HBM left to one engine. */
   readonly hbmBytes: number;
-  /** Dense matrix arithmetic, FLOP/ms, as reached by large multiplications: bf16 and fp8. */
   readonly bf16FlopsPerMs: number;
   readonly fp8FlopsPerMs: number;
-  /** NVLink between the GPUs of a node, bytes/ms one way, as an all-reduce reaches it. */
+  /** NVLink between the GPUs of a node, one way, as an all-reduce reaches it. */
   readonly nvlinkBytesPerMs: number;
-  /** Start of one all-reduce inside a node, ms. */
-  readonly allReduceMs: number;
-  /** Dispatch + combine of experts between 32 GPUs, ms for each layer at 128 tokens a rank. */
-  readonly expertExchangeMs: number;
-  /** Share of `expertExchangeMs` that remains with no tokens at all. */
-  readonly expertExchangeFloor: number;
-  /** KV pool: start of a transfer, ms; bytes/ms of one node; GPUs that share it. */
-  readonly poolLatencyMs: number;
-  readonly poolBytesPerMs: number;
   readonly gpusPerNode: number;
 }
 
+/** Start of one all-reduce inside a node, ms: vLLM's custom all-reduce of small messages (estimate). */
+export const ALL_REDUCE_MS = 0.015;
+/**
+ * Dispatch + combine of experts between 32 GPUs, ms for each layer at 128 tokens a rank, and the share of it that remains
+ * with no tokens at all (estimate): DeepEP's table for EP32 on H800 with 400 Gb/s RDMA, 155 us + 273 us.
+ */
+export const EXPERTS = { exchangeMs: 0.428, floor: 0.3, tokens: 128 };
+/**
+ * KV pool: start of a transfer, ms, and the rate of one node, whose GPUs share it: 0.53 ms + bytes / 155.2 GB/s, a fit of
+ * vLLM's H800 peer-to-peer table (8 x 400 Gb/s RoCE a node).
+ */
+export const POOL = { latencyMs: 0.53, bytesPerMs: 155.2e6 };
+
 const GIB = 1024 ** 3;
 
-/**
- * NVIDIA H800 SXM: 3.35 TB/s HBM3, 989 / 1,979 TFLOP/s bf16 / fp8 dense, NVLink 400 GB/s (data sheet).
- * Reached: 85 % of HBM and 60 % of arithmetic are what tuned kernels get (FlashMLA and DeepGEMM report
- * 3,000 GB/s and up to 1,550 fp8 TFLOP/s on an H800; decode-sized multiplications get less).
- * HBM: of 79.6 GiB the share that the engine may use (vLLM's gpu_memory_utilization), less 4.5 GiB for activations and
- * graphs (estimate). A colocated trainer keeps what the engine leaves, so that share is a workload's.
- * All-reduce: about 15 us for small messages (vLLM's custom all-reduce; estimate), half of NVLink's rate.
- * Experts: DeepEP's table for EP32 on H800 with 400 Gb/s RDMA: 155 us dispatch + 273 us combine; the floor is an estimate.
- * Pool: 0.53 ms + bytes / 155.2 GB/s, a fit of vLLM's H800 peer-to-peer table (8 x 400 Gb/s RoCE a node).
- */
-export const h800 = (memoryUtilization: number): Hardware =>
-  hardwareOf(H800, { memoryUtilization, gpusPerNode: 8 });
-
-/** A GPU by its data sheet: GiB, GB/s, dense TFLOP/s; NVLink one way. */
+/** A GPU by its data sheet: GiB, GB/s, dense TFLOP/s (fp8: as bf16 where it has none); NVLink one way. */
 export interface GpuSheet {
   readonly memoryGib: number;
   readonly hbmGbPerS: number;
   readonly bf16Tflops: number;
-  /** As bf16Tflops where it has no fp8. */
   readonly fp8Tflops: number;
   readonly nvlinkGbPerS: number;
 }
 
-const H800: GpuSheet = {
-  memoryGib: 79.6,
-  hbmGbPerS: 3350,
-  bf16Tflops: 989,
-  fp8Tflops: 1979,
-  nvlinkGbPerS: 400,
-};
-
-/** Figures that such a GPU reaches, by the shares that were taken for the H800. */
+/**
+ * Figures that a GPU reaches: 85 % of HBM and 60 % of arithmetic are what tuned kernels get on an H800 (FlashMLA and
+ * DeepGEMM report 3,000 GB/s and up to 1,550 fp8 TFLOP/s; decode-sized multiplications get less), of NVLink half. HBM: the
+ * share of it that the engine may use (vLLM's gpu_memory_utilization), less 4.5 GiB for activations and graphs (estimate).
+ */
 export function hardwareOf(
   gpu: GpuSheet,
   { memoryUtilization, gpusPerNode }: { memoryUtilization: number; gpusPerNode: number },
@@ -68,13 +52,14 @@ export function hardwareOf(
     bf16FlopsPerMs: gpu.bf16Tflops * 1e9 * 0.6,
     fp8FlopsPerMs: gpu.fp8Tflops * 1e9 * 0.4,
     nvlinkBytesPerMs: gpu.nvlinkGbPerS * 1e6 * 0.5,
-    allReduceMs: 0.015,
-    expertExchangeMs: 0.428,
-    expertExchangeFloor: 0.3,
-    poolLatencyMs: 0.53,
-    poolBytesPerMs: 155.2e6,
     gpusPerNode,
   };
+}
+
+/** NVIDIA H800 SXM (data sheet). A colocated trainer keeps what the engine leaves, so the share of memory is a workload's. */
+export function h800(memoryUtilization: number): Hardware {
+  const rates = { hbmGbPerS: 3350, bf16Tflops: 989, fp8Tflops: 1979, nvlinkGbPerS: 400 };
+  return hardwareOf({ memoryGib: 79.6, ...rates }, { memoryUtilization, gpusPerNode: 8 });
 }
 
 /** A model as its step time sees it. Sizes are those of the public config.json files. */

@@ -2,28 +2,24 @@
 
 import { resolve } from "node:path";
 import * as v from "valibot";
-import { AppError, InvalidFieldError } from "../../../src/core/base/errors.ts";
+import { InvalidFieldError } from "../../../src/core/base/errors.ts";
 import { chunksOf, linesOf, objectOf } from "../../../src/host/json-lines.ts";
 import { readGroups } from "../../../src/tools/replay/recordings.ts";
+import { oneOf } from "../../harness.ts";
 import type { GroupLengths } from "./lengths.ts";
 import { kvTokensOf } from "./step-time.ts";
 import { WORKLOAD_NAMES, WORKLOADS, type Workload } from "./workload.ts";
 
 /** @throws AppError usage. */
 export async function workloadsOf(text: string): Promise<Workload[]> {
-  if (text === "all") return WORKLOAD_NAMES.map((name) => WORKLOADS[name]);
-  return Promise.all(text.split(",").map(named));
+  const names = text === "all" ? WORKLOAD_NAMES : text.split(",");
+  return Promise.all(names.map(named));
 }
 
 async function named(name: string): Promise<Workload> {
-  const known = WORKLOAD_NAMES.find((one) => one === name);
-  if (known !== undefined) return WORKLOADS[known];
-  if (name.endsWith(".ts")) {
-    const { workload }: { workload: Workload } = await import(resolve(name));
-    return checked({ ...workload, name }, name);
-  }
-  const others = `${WORKLOAD_NAMES.join(", ")}, all, or a module FILE.ts`;
-  throw new AppError("usage", `--workload is "${name}"; it is one of ${others}`);
+  if (!name.endsWith(".ts")) return WORKLOADS[oneOf("workload", name, WORKLOAD_NAMES)];
+  const { workload }: { workload: Workload } = await import(resolve(name));
+  return checked({ ...workload, name }, name);
 }
 
 const tokens = v.pipe(v.number(), v.integer(), v.minValue(1), v.maxValue(1_048_576));
@@ -51,7 +47,13 @@ export async function withTrace(workload: Workload, path: string): Promise<Workl
   const prompts: number[] = [];
   for await (const { where, text } of linesOf(path, chunksOf(path), LINE_BYTES_MAX)) {
     const fields = objectOf(text, where);
-    if ("token_ids" in fields) return withGroups(workload, await recordedLengths(path), path);
+    if ("token_ids" in fields) {
+      const lengths: number[][] = [];
+      for await (const { responses } of readGroups(path)) {
+        lengths.push(responses.map((response) => Math.max(1, response.length)));
+      }
+      return withGroups(workload, lengths, path);
+    }
     const parsed = v.safeParse("input_length" in fields ? MooncakeLine : SessionLine, fields);
     if (!parsed.success) {
       const [issue] = parsed.issues;
@@ -65,14 +67,6 @@ export async function withTrace(workload: Workload, path: string): Promise<Workl
   }
   const promptTokens = Math.ceil(prompts.reduce((sum, n) => sum + n, 0) / prompts.length);
   return withGroups({ ...workload, promptTokens }, [...groups.values()], path);
-}
-
-async function recordedLengths(path: string): Promise<number[][]> {
-  const lengths: number[][] = [];
-  for await (const group of readGroups(path)) {
-    lengths.push(group.responses.map((response) => Math.max(1, response.length)));
-  }
-  return lengths;
 }
 
 function withGroups(workload: Workload, lengths: GroupLengths, path: string): Workload {

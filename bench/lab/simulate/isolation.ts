@@ -7,6 +7,7 @@ import type { Slot } from "../../../src/core/schedule/placement.ts";
 import { schedulerFor } from "../../../src/core/schedule/policies.ts";
 import type { Scheduler } from "../../../src/core/schedule/scheduler.ts";
 import { meanOf } from "../../../src/tools/simulate/simulation.ts";
+import { sumOf } from "../../statistics.ts";
 import type { SchedulerParts } from "./iteration.ts";
 
 /** Turns after which the lanes are chosen anew. */
@@ -21,11 +22,13 @@ interface Lanes {
   readonly engines: number;
 }
 
+const NONE: Lanes = { long: new Set(), engines: 0 };
+
 /** Two schedulers behind one: each waiting request is in the queue of its lane. */
 export function isolating(parts: SchedulerParts): Scheduler {
   const bulk = schedulerFor("seer", parts);
   const long = schedulerFor("seer", parts);
-  let lanes: Lanes = { long: new Set(), engines: 0 };
+  let lanes = NONE;
   let turns = 0;
   const waits = new Map<RolloutRequest, Scheduler>();
   const enqueue: Scheduler["enqueue"] = (request) => {
@@ -54,18 +57,17 @@ export function isolating(parts: SchedulerParts): Scheduler {
     for (const { kind, request } of commands) if (kind === "dispatch") waits.delete(request);
     return commands;
   };
+  const ofBoth = (act: "refresh" | "forget") => (group: RolloutRequest["group"]) => {
+    for (const lane of [bulk, long]) lane[act](group);
+  };
   return Object.assign(Object.create(bulk) as Scheduler, {
     enqueue,
     remove,
     schedule,
     unparked: (request: RolloutRequest) => waits.get(request)?.unparked(request),
     isUrgent: (request: RolloutRequest) => bulk.isUrgent(request),
-    refresh: (group: RolloutRequest["group"]) => {
-      for (const lane of [bulk, long]) lane.refresh(group);
-    },
-    forget: (group: RolloutRequest["group"]) => {
-      for (const lane of [bulk, long]) lane.forget(group);
-    },
+    refresh: ofBoth("refresh"),
+    forget: ofBoth("forget"),
   });
 }
 
@@ -75,30 +77,29 @@ function lanesOf(
   slots: readonly Slot[],
   { context }: SchedulerParts,
 ): Lanes {
-  const none: Lanes = { long: new Set(), engines: 0 };
   const open = requests.filter(({ status }) => status !== "finished");
   const learned = open.map(({ group }) => context.learned(group));
   const mean = meanOf(learned.filter((tokens) => tokens !== null));
   const left = open
     .map((request, i) => {
-      const tokens = Math.max(0, (learned[i] ?? mean) - request.response.length);
-      return { request, tokens };
+      return { request, tokens: Math.max(0, (learned[i] ?? mean) - request.response.length) };
     })
     .sort((a, b) => b.tokens - a.tokens);
-  const total = left.reduce((sum, { tokens }) => sum + tokens, 0);
+  const tokensIn = (some: typeof left) => sumOf(some, ({ tokens }) => tokens);
+  const total = tokensIn(left);
   const [slot] = slots;
-  if (slot === undefined) return none;
+  if (slot === undefined) return NONE;
   const { baseRequests: base } = slot;
   const held = meanOf(open.map(({ response }) => response.length));
   const full = Math.max(1, Math.min(slot.slots, slot.kvTokens / (held + mean / 2)));
   // While requests wait for KV, an engine with few of them takes theirs.
-  if (left.length > full * slots.length) return none;
+  if (left.length > full * slots.length) return NONE;
   /** Time of the lanes, in tokens that a request makes alone times what a step takes. */
   const timeOf = (engines: number, beside: number): number => {
     const apart = left.slice(0, engines * beside);
     const others = slots.length - engines;
     const batch = Math.min(full, Math.max(1, (left.length - apart.length) / others));
-    const rest = total - apart.reduce((sum, { tokens }) => sum + tokens, 0);
+    const rest = total - tokensIn(apart);
     const longest = left[apart.length]?.tokens ?? 0;
     const bulk = Math.max(rest / others / batch, longest) * (base + batch);
     return Math.max(bulk, engines === 0 ? 0 : (left[0]?.tokens ?? 0) * (base + beside));

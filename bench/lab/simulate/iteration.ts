@@ -45,10 +45,10 @@ export interface IterationOptions {
   /** Whether requests are divided into chunks; false: they run in one piece. */
   readonly isDivided: boolean;
   readonly schedulerFor: (parts: SchedulerParts) => Scheduler;
-  /** null: no drafting. Called once for each engine. */
-  readonly speculationFor: (() => Speculation) | null;
-  /** Chance that the next draft token of the request is accepted. */
-  readonly qualityOf: (requestId: RequestId, reached: Reached) => number;
+  /** null: no drafting. */
+  readonly speculation: Speculation | null;
+  /** Chance that the next draft token of the request is accepted. `reached`: output tokens of each request, by number. */
+  readonly qualityOf: (request: RolloutRequest, reached: Int32Array) => number;
   /** Whether the simulation stops, which is asked with what is finished and what is not; default: at the end of all. */
   readonly until?: (at: { readonly groups: number; readonly unfinished: number }) => boolean;
   /** Responses of each group after which the others are given up; default: all are wanted. */
@@ -58,14 +58,6 @@ export interface IterationOptions {
   /** Default: all engines stay. */
   readonly elastic?: Elastic;
   readonly isPaced: boolean;
-}
-
-/** Output tokens that the rollout has of each request. Requests of a group have consecutive ids. */
-export interface Reached {
-  readonly tokens: Int32Array;
-  /** First id of each request's group, and the one after its last. */
-  readonly from: Int32Array;
-  readonly to: Int32Array;
 }
 
 /** Times in seconds. */
@@ -99,7 +91,7 @@ const LAST_SHARE = 0.05;
 export class Iteration extends Simulation {
   readonly #options: IterationOptions;
   readonly #model: StepModel;
-  readonly #reached: Reached;
+  readonly #reached: Int32Array;
   readonly #startedMs: number[] = [];
   readonly #finished: RolloutRequest[] = [];
   readonly #returnedLengths: number[] = [];
@@ -110,15 +102,12 @@ export class Iteration extends Simulation {
 
   constructor(options: IterationOptions) {
     const { workload, lengths, core, chunkTokens, isDivided, isPaced } = options;
+    const { promptTokens } = workload;
     const model = new StepModel(workload);
     const flat = lengths.flat();
     const lengthOf = ({ spec }: RolloutRequest) => present(flat[spec.requestId], "one for each");
     super({
-      groups: lengths.map((group) => ({
-        promptTokens: workload.promptTokens,
-        lengths: group,
-        atMs: 0,
-      })),
+      groups: lengths.map((group) => ({ promptTokens, lengths: group, atMs: 0 })),
       engines: Array.from({ length: workload.instances }, (_, i) => engineOf(options, i)),
       tokensMax: workload.shape.tokensMax,
       core,
@@ -130,14 +119,7 @@ export class Iteration extends Simulation {
     });
     this.#options = options;
     this.#model = model;
-    const numbers = () => new Int32Array(this.requests.length);
-    this.#reached = { tokens: numbers(), from: numbers(), to: numbers() };
-    let from = 0;
-    for (const { length } of lengths) {
-      this.#reached.from.fill(from, from, from + length);
-      this.#reached.to.fill(from + length, from, from + length);
-      from += length;
-    }
+    this.#reached = new Int32Array(this.requests.length);
     for (const [index, tokens] of options.progress?.entries() ?? []) {
       if (tokens > 0) this.#restore(present(this.requests[index], "one for each"), tokens);
     }
@@ -169,7 +151,10 @@ export class Iteration extends Simulation {
   }
 
   override qualityOf(requestId: RequestId): number {
-    return this.#options.qualityOf(requestId, this.#reached);
+    return this.#options.qualityOf(
+      present(this.requests[requestId], "one for each"),
+      this.#reached,
+    );
   }
 
   override admitted(requestId: RequestId): void {
@@ -183,7 +168,7 @@ export class Iteration extends Simulation {
   }
 
   protected override took({ spec, response }: RolloutRequest): void {
-    this.#reached.tokens[spec.requestId] = response.length;
+    this.#reached[spec.requestId] = response.length;
   }
 
   protected override finished(request: RolloutRequest): void {
@@ -213,7 +198,7 @@ export class Iteration extends Simulation {
   /** The request has `reached` tokens from an earlier iteration. */
   #restore(request: RolloutRequest, reached: number): void {
     const { requestId } = request.spec;
-    this.#reached.tokens[requestId] = reached;
+    this.#reached[requestId] = reached;
     const chunk = { workerId: workerId(0), epoch: EPOCH, weights: null, offset: 0 };
     this.rollout.restore(request, {
       ...tokensOf(reached),
@@ -247,14 +232,10 @@ export class Iteration extends Simulation {
 }
 
 /** Engine number `i`. */
-function engineOf({ workload, speculationFor }: IterationOptions, i: number): EngineModel {
+function engineOf({ workload, speculation }: IterationOptions, i: number): EngineModel {
   const { slow, constants } = workload;
   const slowdown = constants.slowdown * (i < (slow?.instances ?? 0) ? (slow?.factor ?? 1) : 1);
   const times = new StepModel({ ...workload, constants: { ...constants, slowdown } });
-  return {
-    slots: engineSlots(workload.deployment),
-    kvTokens: times.kvTokens,
-    times,
-    speculation: speculationFor?.() ?? null,
-  };
+  const slots = engineSlots(workload.deployment);
+  return { slots, kvTokens: times.kvTokens, times, speculation };
 }

@@ -3,6 +3,7 @@
 
 import { AppError } from "../../../src/core/base/errors.ts";
 import { Random } from "../../../test/suite/random.ts";
+import { meanOf } from "../../statistics.ts";
 
 /** lengths[group][sample], output tokens >= 1. */
 export type GroupLengths = readonly (readonly number[])[];
@@ -65,19 +66,11 @@ function scaled(deviations: readonly (readonly number[])[], shape: LengthShape):
   // Sums that differ by one token have nothing between them.
   for (let round = 0; round < 60 && highSum - lowSum > 1; round += 1) {
     const middle = (low + high) / 2;
-    const sum = sumAt(middle, all, tokensMax);
+    const sum = all.reduce((total, d) => total + lengthAt(middle + d, tokensMax), 0);
     if (sum / all.length < tokensMean) [low, lowSum] = [middle, sum];
     else [high, highSum] = [middle, sum];
   }
   return deviations.map((group) => group.map((d) => lengthAt(low + d, tokensMax)));
-}
-
-function sumAt(logScale: number, deviations: Float64Array, tokensMax: number): number {
-  let sum = 0;
-  for (let i = 0; i < deviations.length; i += 1) {
-    sum += lengthAt(logScale + (deviations[i] as number), tokensMax);
-  }
-  return sum;
 }
 
 function lengthAt(log: number, tokensMax: number): number {
@@ -99,11 +92,12 @@ export function interpolated(xs: readonly number[], ys: readonly number[], x: nu
   return (ys[i - 1] ?? 0) * (1 - share) + (ys[i] ?? 0) * share;
 }
 
-const SPREAD_RMS = rootMeanSquare(SPREAD);
-
-function rootMeanSquare(table: readonly number[]): number {
-  const points = 1000;
-  let sum = 0;
-  for (let i = 0; i < points; i += 1) sum += quantile(table, (i + 0.5) / points) ** 2;
-  return Math.sqrt(sum / points);
-}
+const SPREAD_POINTS = 1000;
+const SPREAD_RMS = Math.sqrt(
+  meanOf(
+    Array.from(
+      { length: SPREAD_POINTS },
+      (_, i) => quantile(SPREAD, (i + 0.5) / SPREAD_POINTS) ** 2,
+    ),
+  ),
+);

@@ -37,40 +37,36 @@ interface Carried {
 /** `stalenessMax`: iterations over which a response may be carried. */
 export const partialRollout =
   (stalenessMax: number): Run =>
-  (parts) =>
-    carrying(parts, stalenessMax);
-
-async function carrying(
-  { workload, lengths: draw, simulate }: RelatedParts,
-  stalenessMax: number,
-): Promise<IterationResult> {
-  const { groups: wanted } = workload.shape;
-  let carried: Carried[] = [];
-  const returned: number[] = [];
-  for (let iteration = 0; ; iteration += 1) {
-    const fresh = draw(iteration, { groups: wanted * OVER_ISSUE - carried.length });
-    const all: Carried[] = [...carried, ...fresh.map(newGroup)];
-    const result = await simulate({
-      lengths: all.map(({ lengths }) => lengths),
-      progress: all.flatMap(({ progress }) => progress),
-      until: ({ groups }) => groups >= wanted,
-    });
-    returned.push(...result.returnedLengths);
-    const after = withReached(all, result.reached);
-    if (iteration === WARM_UP) {
-      const whole = after.filter(isWhole);
-      const old = sumOf(whole.flatMap(({ progress }) => progress));
-      const staleShare = old / sumOf(whole.flatMap(({ lengths }) => lengths));
-      const steady = { ...result, staleShare, biasLengths: returned };
-      return stalenessMax > 0 ? steady : withoutWaste(steady);
+  async ({ workload, lengths: draw, simulate }) => {
+    const { groups: wanted } = workload.shape;
+    let carried: Carried[] = [];
+    const returned: number[] = [];
+    for (let iteration = 0; ; iteration += 1) {
+      const fresh = draw(iteration, { groups: wanted * OVER_ISSUE - carried.length });
+      const all: Carried[] = [...carried, ...fresh.map(newGroup)];
+      const result = await simulate({
+        lengths: all.map(({ lengths }) => lengths),
+        progress: all.flatMap(({ progress }) => progress),
+        until: ({ groups }) => groups >= wanted,
+      });
+      returned.push(...result.returnedLengths);
+      const after = withReached(all, result.reached);
+      if (iteration === WARM_UP) {
+        const whole = after.filter(isWhole);
+        const old = total(whole.flatMap(({ progress }) => progress));
+        const staleShare = old / total(whole.flatMap(({ lengths }) => lengths));
+        const steady = { ...result, staleShare, biasLengths: returned };
+        return stalenessMax > 0 ? steady : withoutWaste(steady);
+      }
+      carried = after
+        .filter((group) => !isWhole(group))
+        .map(({ lengths, reached, age }) =>
+          age < stalenessMax ? { lengths, progress: reached, age: age + 1 } : newGroup(lengths),
+        );
     }
-    carried = after
-      .filter((group) => !isWhole(group))
-      .map(({ lengths, reached, age }) =>
-        age < stalenessMax ? { lengths, progress: reached, age: age + 1 } : newGroup(lengths),
-      );
-  }
-}
+  };
+
+const total = (values: readonly number[]) => values.reduce((sum, value) => sum + value, 0);
 
 const newGroup = (lengths: readonly number[]): Carried => ({
   lengths,
@@ -101,10 +97,8 @@ export async function finishFirst(parts: RelatedParts): Promise<IterationResult>
 
 /** Tokens of responses that were given up are no output. */
 function withoutWaste(result: IterationResult): IterationResult {
-  return { ...result, outputTokens: sumOf(result.returnedLengths) };
+  return { ...result, outputTokens: total(result.returnedLengths) };
 }
-
-const sumOf = (values: readonly number[]) => values.reduce((sum, value) => sum + value, 0);
 
 /** Iterations whose prompts are dealt out together: those with the longest history come in the last one. */
 const ROUNDS = 4;
@@ -172,14 +166,12 @@ export function elastic(noticeS: number): Run {
 
 /** Results one after the other, as the mean of `iterations` iterations. */
 function added(results: readonly IterationResult[], iterations: number): IterationResult {
-  const [first, ...rest] = results;
-  const sum = { ...present(first, "something was simulated") };
-  for (const result of rest) {
-    for (const key of SUMS) sum[key] += result[key];
-    sum.returnedLengths = [...sum.returnedLengths, ...result.returnedLengths];
+  const [first] = results;
+  const all = { ...present(first, "something was simulated"), iterations };
+  for (const key of SUMS) {
+    all[key] = results.reduce((sum, result) => sum + result[key], 0) / iterations;
   }
-  for (const key of SUMS) sum[key] /= iterations;
-  return { ...sum, iterations };
+  return { ...all, returnedLengths: results.flatMap(({ returnedLengths }) => returnedLengths) };
 }
 
 const SUMS = [

@@ -4,7 +4,7 @@
 import { assert } from "../../../src/core/base/assert.ts";
 import type { StepTimes } from "../../../src/core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX } from "../../../src/core/draft/drafter.ts";
-import type { Drafting, Speculation } from "../../../src/tools/simulate/engine.ts";
+import type { Speculation } from "../../../src/tools/simulate/engine.ts";
 import {
   bestUniformGamma,
   type ClassPlan,
@@ -13,6 +13,7 @@ import {
   THRESHOLDS,
 } from "./draft-budget.ts";
 import { interpolated } from "./lengths.ts";
+import type { VanillaDraft, Workload } from "./workload.ts";
 
 /**
  * Acceptance of one draft: its tokens are accepted with probability q each, and q differs from draft to draft as
@@ -27,15 +28,11 @@ const PUBLISHED_GAMMA = 8;
 const DRAFT_MS = 0.002;
 
 /** Drafts from the response's own text, or its group's: the quality is the run's. */
-export class SuffixSpeculation implements Speculation {
-  plan(running: readonly Drafting[], times: StepTimes): number {
+export const SUFFIXES: Speculation = {
+  plan: (running, times) => {
     if (running.length === 0) return 0;
-    let high = 0;
-    let quality = 0;
-    for (const run of running) {
-      if (run.isUrgent) high += 1;
-      quality += run.quality / running.length;
-    }
+    const { length: high } = running.filter(({ isUrgent }) => isUrgent);
+    const quality = running.reduce((sum, run) => sum + run.quality / running.length, 0);
     const low = running.length - high;
     const plan = planDrafts({ high, low, chances: nodesOf(quality), stepMs: times });
     const isOff = plan.high.tokensMax === 0 && plan.low.tokensMax === 0;
@@ -45,42 +42,31 @@ export class SuffixSpeculation implements Speculation {
       run.rows = 1 + drafted;
     }
     return isOff ? 0 : DRAFT_MS * running.length;
-  }
-}
+  },
+};
 
 /** A draft model or an extra head, as in the paper's baselines: one length for all, chosen by the throughput model. */
-export class ModelSpeculation implements Speculation {
-  readonly #options: { acceptance: number; gammaMax: number; draftMs: number };
-
-  constructor(options: { acceptance: number; gammaMax: number; draftMs: number }) {
-    this.#options = options;
-  }
-
-  plan(running: readonly Drafting[], times: StepTimes): number {
-    const { acceptance, gammaMax, draftMs } = this.#options;
+export const draftModel = (options: Extract<VanillaDraft, { kind: "model" }>): Speculation => ({
+  plan: (running, times) => {
+    const { acceptance: alpha, gammaMax, draftMs } = options;
     const batch = running.length;
     if (batch === 0) return 0;
-    const withDraft: StepTimes = {
-      ms: (b, rows) => times.ms(b, rows) + draftMs * (rows / b - 1),
-    };
-    const gamma = bestUniformGamma(withDraft, { batch, alpha: acceptance, gammaMax });
+    const ms: StepTimes["ms"] = (b, rows) => times.ms(b, rows) + draftMs * (rows / b - 1);
+    const gamma = bestUniformGamma({ ms }, { batch, alpha, gammaMax });
     for (const run of running) {
-      run.rate = expectedTokens(acceptance, gamma);
+      run.rate = expectedTokens(alpha, gamma);
       run.rows = 1 + gamma;
     }
     return draftMs * gamma;
-  }
-}
+  },
+});
 
-/** Mean acceptance length, 1 + accepted tokens, of undivided drafts of eight tokens at `quality`. */
-export function acceptanceLength(quality: number): number {
-  return 1 + outcome(quality, { tokensMax: PUBLISHED_GAMMA, probabilityMin: 0 }).accepted;
-}
-
-/** The quality, in hundredths, whose mean acceptance length is nearest to `length`. */
+/** The quality, in hundredths, whose drafts of eight tokens have a mean acceptance length (1 + accepted) nearest to `length`. */
 export function qualityFor(length: number): number {
+  const accepted = (low: number) =>
+    outcome(low / 100, { tokensMax: PUBLISHED_GAMMA, probabilityMin: 0 }).accepted;
   let low = 0;
-  while (low < 98 && acceptanceLength(low / 100) < length) low += 1;
+  while (low < 98 && 1 + accepted(low) < length) low += 1;
   return low / 100;
 }
 
@@ -104,45 +90,33 @@ export const DRAFTER_GAIN = 1.1;
 
 /** Tokens that a step yields for one request at most: all siblings there, drafts as long as they come, at no cost. */
 export function bestTokensPerStep(
-  workload: {
-    readonly selfAcceptanceLength: number;
-    readonly shape: { readonly groupSize: number };
-  },
+  { selfAcceptanceLength, shape }: Pick<Workload, "selfAcceptanceLength" | "shape">,
   gain: number,
 ): number {
-  const { selfAcceptanceLength, shape } = workload;
   const length = gain * groupedAcceptanceLength(selfAcceptanceLength, shape.groupSize - 1);
-  return (
-    1 + outcome(qualityFor(length), { tokensMax: DRAFT_TOKENS_MAX, probabilityMin: 0 }).accepted
-  );
+  const plan = { tokensMax: DRAFT_TOKENS_MAX, probabilityMin: 0 };
+  return 1 + outcome(qualityFor(length), plan).accepted;
 }
 
-interface Outcome {
-  readonly drafted: number;
-  readonly accepted: number;
-}
-
-const outcomes = new Map<number, Outcome>();
+const outcomes = new Map<number, { readonly drafted: number; readonly accepted: number }>();
 
 /** Mean tokens drafted and accepted in a step: drafts end at tokensMax, or where the path gets too unlikely. */
-function outcome(quality: number, { tokensMax, probabilityMin }: ClassPlan): Outcome {
+function outcome(quality: number, { tokensMax, probabilityMin }: ClassPlan) {
   const threshold = Math.round(probabilityMin * THRESHOLDS);
   const key = (threshold * 64 + tokensMax) * 100 + Math.round(quality * 100);
-  const before = outcomes.get(key);
-  if (before !== undefined) return before;
-  let drafted = 0;
-  let accepted = 0;
-  for (const q of nodesOf(quality)) {
-    let path = q;
-    for (let i = 0; i < tokensMax && path >= probabilityMin && path > 0; i += 1) {
-      drafted += 1;
-      accepted += path;
-      path *= q;
+  return outcomes.getOrInsertComputed(key, () => {
+    let drafted = 0;
+    let accepted = 0;
+    for (const q of nodesOf(quality)) {
+      let path = q;
+      for (let i = 0; i < tokensMax && path >= probabilityMin && path > 0; i += 1) {
+        drafted += 1;
+        accepted += path;
+        path *= q;
+      }
     }
-  }
-  const made = { drafted: drafted / NODES, accepted: accepted / NODES };
-  outcomes.set(key, made);
-  return made;
+    return { drafted: drafted / NODES, accepted: accepted / NODES };
+  });
 }
 
 const nodes = new Map<number, Float64Array>();

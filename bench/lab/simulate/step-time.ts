@@ -3,7 +3,7 @@
 
 import { assert } from "../../../src/core/base/assert.ts";
 import type { EngineTimes } from "../../../src/tools/simulate/engine.ts";
-import type { Hardware, ModelSpec } from "./hardware.ts";
+import { ALL_REDUCE_MS, EXPERTS, type Hardware, type ModelSpec, POOL } from "./hardware.ts";
 
 /** How one instance spreads a model: tensor parallel, or data parallel attention with spread experts. */
 export interface Deployment {
@@ -41,53 +41,39 @@ export function graphOf({ sizes }: Graphs, requests: number): number {
   return sizes.find((size) => requests <= size) ?? Number.POSITIVE_INFINITY;
 }
 
+/** An instance, as its step times see it. */
+export interface Instance {
+  readonly hardware: Hardware;
+  readonly model: ModelSpec;
+  readonly deployment: Deployment;
+}
+
 /** Bytes of the weights that every GPU reads, without routed experts. */
-function denseBytesOf({ model, deployment }: { model: ModelSpec; deployment: Deployment }): number {
+function denseBytesOf({ model, deployment }: Instance): number {
   // Attention and dense layers are whole on every rank where attention is data parallel.
   return deployment.kind === "experts" ? model.denseBytes : model.denseBytes / deployment.gpus;
 }
 
 /** KV tokens that an instance has room for; below 1: the weights do not fit. */
-export function kvTokensOf(options: {
-  hardware: Hardware;
-  model: ModelSpec;
-  deployment: Deployment;
-}): number {
-  const { hardware, model, deployment } = options;
-  const weights = denseBytesOf(options) + (model.experts?.bytes ?? 0) / deployment.gpus;
+export function kvTokensOf(instance: Instance): number {
+  const { hardware, model, deployment } = instance;
+  const weights = denseBytesOf(instance) + (model.experts?.bytes ?? 0) / deployment.gpus;
   const kvBytes = (hardware.hbmBytes - weights) * deployment.gpus;
   return Math.floor(kvBytes / model.kvBytesPerToken);
 }
 
 export class StepModel implements EngineTimes {
   readonly kvTokens: number;
-  readonly constants: EngineConstants;
-  readonly #hardware: Hardware;
-  readonly #model: ModelSpec;
-  readonly #deployment: Deployment;
-  readonly #denseBytes: number;
-  readonly #graphs: Graphs | undefined;
+  readonly #of: Instance & { readonly constants: EngineConstants; readonly graphs?: Graphs };
 
-  constructor(options: {
-    hardware: Hardware;
-    model: ModelSpec;
-    deployment: Deployment;
-    constants: EngineConstants;
-    graphs?: Graphs;
-  }) {
-    const { hardware, model, deployment, constants, graphs } = options;
-    this.#graphs = graphs;
-    this.#hardware = hardware;
-    this.#model = model;
-    this.#deployment = deployment;
-    this.constants = constants;
-    this.#denseBytes = denseBytesOf({ model, deployment });
-    this.kvTokens = kvTokensOf({ hardware, model, deployment });
+  constructor(instance: Instance & { constants: EngineConstants; graphs?: Graphs }) {
+    this.#of = instance;
+    this.kvTokens = kvTokensOf(instance);
     assert(this.kvTokens > 0, "the weights leave room for KV");
   }
 
   get kvBytesPerToken(): number {
-    return this.#model.kvBytesPerToken;
+    return this.#of.model.kvBytesPerToken;
   }
 
   /**
@@ -95,7 +81,7 @@ export class StepModel implements EngineTimes {
    * `contextTokens`: rows >= batch >= 1.
    */
   stepMs(batch: number, rows: number, contextTokens: number): number {
-    const graphs = this.#graphs;
+    const { graphs } = this.#of;
     if (graphs === undefined) return this.#modelledMs(batch, rows, contextTokens);
     // A request alone on each rank takes as long as modelled; those beside it add what they add in the measurement.
     const ranks = this.ranks;
@@ -106,7 +92,7 @@ export class StepModel implements EngineTimes {
   }
 
   #modelledMs(batch: number, rows: number, contextTokens: number): number {
-    const { slowdown, speculation } = this.constants;
+    const { slowdown, speculation } = this.#of.constants;
     const memory = this.#memoryMs(rows, contextTokens);
     const compute = this.#computeMs(rows, (contextTokens * rows) / batch);
     const device = slowdown * (Math.max(memory, compute) + this.#exchangeMs(rows));
@@ -117,7 +103,7 @@ export class StepModel implements EngineTimes {
   /** Milliseconds that each row after the first adds to a step at least: the exchange between GPUs and the host. */
   get rowMs(): number {
     const exchange = this.#exchangeMs(2) - this.#exchangeMs(1);
-    return this.constants.slowdown * exchange + HOST_ROW_MS / this.ranks;
+    return this.#of.constants.slowdown * exchange + HOST_ROW_MS / this.ranks;
   }
 
   /** Milliseconds to prefill `tokens` after `before` tokens that are there. */
@@ -126,40 +112,39 @@ export class StepModel implements EngineTimes {
     const compute = this.#computeMs(tokens, tokens * (before + tokens / 2));
     const exchange = this.#exchangeMs(Math.min(tokens, PREFILL_CHUNK_TOKENS));
     const chunks = Math.ceil(tokens / PREFILL_CHUNK_TOKENS);
-    return this.constants.slowdown * (compute + exchange * chunks) + HOST_STEP_MS * chunks;
+    return this.#of.constants.slowdown * (compute + exchange * chunks) + HOST_STEP_MS * chunks;
   }
 
   /** Milliseconds to move `tokens` of KV between this instance and the pool. */
   transferMs(tokens: number): number {
-    const { gpusPerNode, poolBytesPerMs, poolLatencyMs } = this.#hardware;
-    const nodes = this.#deployment.gpus / gpusPerNode;
+    const nodes = this.#of.deployment.gpus / this.#of.hardware.gpusPerNode;
     // An instance smaller than a node has its share of the node's network; one that spans several holds a
     // request's KV on one of them.
-    const rate = poolBytesPerMs * Math.min(1, nodes);
-    return poolLatencyMs + (tokens * this.#model.kvBytesPerToken) / rate;
+    const rate = POOL.bytesPerMs * Math.min(1, nodes);
+    return POOL.latencyMs + (tokens * this.#of.model.kvBytesPerToken) / rate;
   }
 
   /** Data-parallel ranks. */
   get ranks(): number {
-    return this.#deployment.kind === "experts" ? this.#deployment.gpus : 1;
+    return this.#of.deployment.kind === "experts" ? this.#of.deployment.gpus : 1;
   }
 
   #memoryMs(rows: number, contextTokens: number): number {
-    const { experts, kvBytesPerToken } = this.#model;
-    const { gpus } = this.#deployment;
-    let bytes = this.#denseBytes + (contextTokens * kvBytesPerToken) / gpus;
+    const { experts, kvBytesPerToken } = this.#of.model;
+    const { gpus } = this.#of.deployment;
+    let bytes = denseBytesOf(this.#of) + (contextTokens * kvBytesPerToken) / gpus;
     if (experts !== null) {
       // Each row picks `perToken` of `count` experts; unused ones are not read.
       const touched = 1 - (1 - experts.perToken / experts.count) ** rows;
       bytes += (experts.bytes / gpus) * touched;
     }
-    return bytes / this.#hardware.hbmBytesPerMs;
+    return bytes / this.#of.hardware.hbmBytesPerMs;
   }
 
   #computeMs(rows: number, contextRows: number): number {
-    const { activeParams, attentionFlops, isFp8 } = this.#model;
-    const { fp8FlopsPerMs, bf16FlopsPerMs } = this.#hardware;
-    const { gpus } = this.#deployment;
+    const { activeParams, attentionFlops, isFp8 } = this.#of.model;
+    const { fp8FlopsPerMs, bf16FlopsPerMs } = this.#of.hardware;
+    const { gpus } = this.#of.deployment;
     const linear = (2 * activeParams * rows) / (isFp8 ? fp8FlopsPerMs : bf16FlopsPerMs);
     // Attention is computed in bf16 whatever the weights are.
     const attention = (attentionFlops * contextRows) / bf16FlopsPerMs;
@@ -167,24 +152,21 @@ export class StepModel implements EngineTimes {
   }
 
   #exchangeMs(rows: number): number {
-    const { gpus, kind } = this.#deployment;
-    const { layers, hidden, experts } = this.#model;
+    const { gpus, kind } = this.#of.deployment;
+    const { layers, hidden, experts } = this.#of.model;
     if (gpus === 1) return 0;
     if (kind === "tensor") {
       const bytes = rows * hidden * 2 * 2 * ((gpus - 1) / gpus);
-      return layers * 2 * (this.#hardware.allReduceMs + bytes / this.#hardware.nvlinkBytesPerMs);
+      return layers * 2 * (ALL_REDUCE_MS + bytes / this.#of.hardware.nvlinkBytesPerMs);
     }
-    const { expertExchangeMs, expertExchangeFloor } = this.#hardware;
-    const load = rows / gpus / EXCHANGE_TOKENS;
-    const share = expertExchangeFloor + (1 - expertExchangeFloor) * load;
-    return (experts?.layers ?? 0) * expertExchangeMs * share;
+    const load = rows / gpus / EXPERTS.tokens;
+    const share = EXPERTS.floor + (1 - EXPERTS.floor) * load;
+    return (experts?.layers ?? 0) * EXPERTS.exchangeMs * share;
   }
 }
 
 /** max_num_batched_tokens of vLLM: a longer prefill is several steps. */
 const PREFILL_CHUNK_TOKENS = 8192;
-/** DeepEP measures its exchange at this many tokens a rank. */
-const EXCHANGE_TOKENS = 128;
 
 /** Time of a step with `rows` a rank over that of the smallest graph; beyond the largest it grows as between the last two. */
 function timeOf({ sizes, ms }: Graphs, rows: number): number {

@@ -14,6 +14,7 @@ import {
 } from "../../../src/core/schedule/policies.ts";
 import { byArrival } from "../../../src/core/schedule/policy.ts";
 import { Scheduler } from "../../../src/core/schedule/scheduler.ts";
+import { sumOf } from "../../statistics.ts";
 import { isolating } from "./isolation.ts";
 import type { SchedulerParts } from "./iteration.ts";
 import { pinOf, rebalancing } from "./rebalance.ts";
@@ -133,8 +134,7 @@ function rebalancedVerl(parts: SchedulerParts): Scheduler {
 
 /** A ranker that reads prompts alone knows at best the mean of each group. */
 function groupMeans(lengthOf: SchedulerParts["lengthOf"]): SchedulerParts["lengthOf"] {
-  return ({ group: { requests } }) =>
-    requests.reduce((sum, one) => sum + lengthOf(one), 0) / requests.length;
+  return ({ group: { requests } }) => sumOf(requests, lengthOf) / requests.length;
 }
 
 /** StreamRL (2504.15930) calls the longest 20 % the long tail. */
@@ -161,8 +161,6 @@ function placesOf(
   lengthOf: (request: RolloutRequest) => number,
 ): Map<RolloutRequest, WorkerId> {
   const places = new Map<RolloutRequest, WorkerId>();
-  const tokensOf = (some: readonly RolloutRequest[]) =>
-    some.reduce((sum, one) => sum + lengthOf(one), 0);
   /** Longest first, each to the instance with the fewest tokens so far. */
   const spread = (some: readonly RolloutRequest[], over: readonly WorkerId[]) => {
     const loads = over.map((workerId) => ({ workerId, tokens: 0 }));
@@ -174,14 +172,12 @@ function placesOf(
   };
   requests.sort((a, b) => lengthOf(b) - lengthOf(a) || a.index - b.index);
   const tail = requests.slice(0, Math.ceil(requests.length * TAIL_SHARE));
-  const rest = requests.slice(tail.length);
-  const share = tokensOf(tail) / tokensOf(requests);
-  const count = Math.max(1, Math.min(workers.length - 1, Math.round(share * workers.length)));
-  if (workers.length === 1) {
-    spread(requests, workers);
-  } else {
-    spread(tail, workers.slice(0, count));
-    spread(rest, workers.slice(count));
-  }
+  const share = sumOf(tail, lengthOf) / sumOf(requests, lengthOf);
+  const wanted = Math.round(share * workers.length);
+  const count = Math.max(1, Math.min(workers.length - 1, wanted));
+  const own = workers.slice(0, count);
+  const others = workers.slice(count);
+  spread(others.length === 0 ? requests : tail, own);
+  if (others.length > 0) spread(requests.slice(tail.length), others);
   return places;
 }

@@ -38,7 +38,7 @@ export interface Workload {
   readonly promptTokens: number;
   readonly shape: LengthShape;
   /** Lengths to use in place of sampled ones. */
-  readonly lengths: GroupLengths | null;
+  readonly lengths?: GroupLengths;
   readonly constants: EngineConstants;
   /** Step times by batch; default: modelled. */
   readonly graphs?: Graphs;
@@ -100,7 +100,6 @@ export const WORKLOADS: Readonly<Record<WorkloadName, Workload>> = {
       tokensMean: 22_386,
       spread: TRACE_SPREAD,
     }),
-    lengths: null,
     constants: { slowdown: 1.45, speculation: 0.15 },
     after: { training: 14 / 84, update: 2 / 84 },
     vanilla: { kind: "self" },
@@ -121,7 +120,6 @@ export const WORKLOADS: Readonly<Record<WorkloadName, Workload>> = {
       // Fitted on veRL's tail, idle share and finish spread: the task mixes vision and language.
       spread: 1.2,
     }),
-    lengths: null,
     constants: { slowdown: 1.21, speculation: 0.13 },
     after: { training: 31 / 63, update: 6 / 63 },
     vanilla: QWEN_7B_DRAFT,
@@ -142,7 +140,6 @@ export const WORKLOADS: Readonly<Record<WorkloadName, Workload>> = {
       tokensMean: 38_959,
       spread: TRACE_SPREAD,
     }),
-    lengths: null,
     constants: { slowdown: 2.63, speculation: 0.25 },
     // The table has the rollout's 87 % alone; the rest is divided as Moonlight's.
     after: { training: 11.4 / 87, update: 1.6 / 87 },

@@ -1,33 +1,48 @@
 // One iteration of agents in a closed loop: all sessions begin at once, and each sends its next turn when its answer and
 // then its tool's output are there.
 
+import { sumOf } from "../../statistics.ts";
+import { cpuSecondsOf, cpuSecondsOfProcess } from "../vllm/cores.ts";
 import { forget } from "../vllm/drive.ts";
-import { type EngineLog, readLog, tellPlan } from "../vllm/engine-log.ts";
-import { cpuSecondsOf, cpuSecondsOfProcess } from "../vllm/machine.ts";
-import { sumOf } from "../vllm/statistics.ts";
+import { post, readLog, tellPlan } from "../vllm/engine-log.ts";
 import type { Servers, System } from "../vllm/systems.ts";
 import { workOf } from "./hosts.ts";
 import { type AgentSystem, type Placing, placing } from "./systems.ts";
 import { OUTPUT_TOKENS_MAX, type Task, transcriptOf } from "./workload.ts";
 
-export interface AgentsRun {
-  readonly iteration_s: number;
-  readonly trajectory_p50_s: number;
-  readonly trajectory_p99_s: number;
-  /** From the end of nine tenths of the sessions to that of the last. */
-  readonly tail_s: number;
-  readonly prompt_tokens: number;
-  readonly prompt_tokens_computed: number;
-  /** Of all servers. */
-  readonly steps: number;
+export type AgentsRun = ReturnType<typeof figuresOf>;
+
+/** What the servers have done in an iteration, all of them together. */
+export interface Work {
+  readonly promptTokens: number;
+  readonly computedTokens: number;
   readonly preempted: number;
-  /** Time of all servers' steps on hosts whose step times were recorded. */
-  readonly amd_s: number;
-  readonly amx_s: number;
-  readonly xeon_s: number;
-  /** CPU of the router or the sidecar; and of the servers' API processes. */
-  readonly proxy_cpu_s: number;
-  readonly api_cpu_s: number;
+  /** Of each step. */
+  readonly rows: readonly number[];
+  /** CPU seconds of the router or the sidecar; and of the servers' API processes. */
+  readonly proxyCpuS: number;
+  readonly apiCpuS: number;
+}
+
+/** `endsS`: when each session had ended. */
+export function figuresOf(endsS: readonly number[], work: Work) {
+  const ends = endsS.toSorted((a, b) => a - b);
+  const at = (part: number): number => ends[Math.ceil(part * ends.length) - 1] ?? 0;
+  return {
+    iteration_s: at(1),
+    trajectory_p50_s: at(0.5),
+    trajectory_p99_s: at(0.99),
+    /** From the end of nine tenths of the sessions to that of the last. */
+    tail_s: at(1) - at(0.9),
+    prompt_tokens: work.promptTokens,
+    prompt_tokens_computed: work.computedTokens,
+    steps: work.rows.length,
+    preempted: work.preempted,
+    /** Time of all servers' steps on hosts whose step times were recorded. */
+    ...workOf(work.rows),
+    proxy_cpu_s: work.proxyCpuS,
+    api_cpu_s: work.apiCpuS,
+  };
 }
 
 interface Planned {
@@ -52,19 +67,26 @@ export async function iterationOf(
   try {
     const before = cpuOf(system, place);
     const startMs = performance.now();
-    const endsMs = await Promise.all(
+    const endsS = await Promise.all(
       tasks.flatMap((task, i) =>
         task.siblings.map(async (_, j) => {
           const session = i * task.siblings.length + j;
           await runSession({ ...planned, place, task, session, sibling: j, startMs });
-          return performance.now() - startMs;
+          return (performance.now() - startMs) / 1000;
         }),
       ),
     );
     const after = cpuOf(system, place);
-    const { proxy, api } = before;
-    const cpu = { proxy_cpu_s: after.proxy - proxy, api_cpu_s: after.api - api };
-    return { ...figuresOf(endsMs, await readLog(system.urls)), ...cpu };
+    const { prefills, steps } = await readLog(system.urls);
+    const begun = prefills.filter(({ resumed }) => resumed === 0);
+    return figuresOf(endsS, {
+      promptTokens: sumOf(begun, (one) => one.promptTokens + one.madeTokens),
+      computedTokens: sumOf(prefills, ({ computedTokens }) => computedTokens),
+      preempted: sumOf(prefills, ({ resumed }) => resumed),
+      rows: steps.flat().map(({ rows }) => rows),
+      proxyCpuS: after.proxy - before.proxy,
+      apiCpuS: after.api - before.api,
+    });
   } finally {
     await place.stop();
   }
@@ -105,21 +127,17 @@ async function answerOf(
   name: string,
   prompt: readonly number[],
 ): Promise<readonly number[] | null> {
-  const url = place.urlFor(session);
   const context = JSON.stringify({ program_id: name, session_id: name });
-  const response = await fetch(`${url}/v1/completions`, {
-    method: "POST",
-    headers: { "content-type": "application/json", "x-session-id": name },
-    body: JSON.stringify({
+  const own = { vllm_xargs: { bench_sample: sibling, agentic_context: context } };
+  const answer = await post(
+    `${place.urlFor(session)}/v1/completions`,
+    {
       ...{ model, prompt, max_tokens: OUTPUT_TOKENS_MAX, temperature: 1, return_token_ids: true },
-      ...(place.isSidecar
-        ? {}
-        : { vllm_xargs: { bench_sample: sibling, agentic_context: context } }),
-    }),
-    timeout: false,
-  } as RequestInit);
-  if (!response.ok) throw new Error(`${url}: ${response.status} ${await response.text()}`);
-  const { choices } = (await response.json()) as { choices: { token_ids?: number[] }[] };
+      ...(place.isSidecar ? {} : own),
+    },
+    { "x-session-id": name },
+  );
+  const { choices } = answer as { choices: { token_ids?: number[] }[] };
   return choices[0]?.token_ids ?? null;
 }
 
@@ -130,29 +148,5 @@ function cpuOf({ fleet }: System, { pid }: Placing): { proxy: number; api: numbe
   return {
     proxy: pid === null ? 0 : cpuSecondsOfProcess(pid),
     api: cpuSecondsOf(new Set(fleet.servers.map(({ pid: group }) => group)), API),
-  };
-}
-
-type Cpu = "proxy_cpu_s" | "api_cpu_s";
-
-function figuresOf(
-  endsMs: readonly number[],
-  { prefills, steps: byServer }: EngineLog,
-): Omit<AgentsRun, Cpu> {
-  const steps = byServer.flat();
-  const ends = endsMs.map((ms) => ms / 1000).toSorted((a, b) => a - b);
-  const at = (part: number): number => ends[Math.ceil(part * ends.length) - 1] ?? 0;
-  return {
-    iteration_s: at(1),
-    trajectory_p50_s: at(0.5),
-    trajectory_p99_s: at(0.99),
-    tail_s: at(1) - at(0.9),
-    prompt_tokens: sumOf(prefills, ({ promptTokens, madeTokens, isResumed }) =>
-      isResumed ? 0 : promptTokens + madeTokens,
-    ),
-    prompt_tokens_computed: sumOf(prefills, ({ computedTokens }) => computedTokens),
-    steps: steps.length,
-    preempted: prefills.filter(({ isResumed }) => isResumed).length,
-    ...workOf(steps.map(({ rows }) => rows)),
   };
 }

@@ -9,8 +9,8 @@ import { NO_WORKER_STATS } from "../../../test/suite/no-figures.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { newSidecar } from "../../../test/suite/sidecar-bed.ts";
 import { StubWorker } from "../../../test/suite/stub-worker.ts";
-import type { AgentsRun } from "./drive.ts";
-import { workOf } from "./hosts.ts";
+import { sumOf } from "../../statistics.ts";
+import { type AgentsRun, figuresOf } from "./drive.ts";
 import { type ModelledRequest, ModelledServer, type ServerSizes } from "./modelled.ts";
 import {
   CONTEXT_TOKENS,
@@ -33,22 +33,20 @@ export type ModelledSystem = (typeof MODELLED)[number];
 type NextOf = (tokens: readonly number[], sibling: number) => ModelledRequest["next"];
 
 function nextIn(tasks: readonly Task[]): NextOf {
-  const texts = tasks.map(({ prompt, siblings }) =>
-    siblings.map((turns) => [...prompt, ...transcriptOf(turns)]),
-  );
+  const begins = (text: readonly number[], by: readonly number[]) =>
+    by.every((token, i) => text[i] === token);
+  const all = tasks.map(({ prompt, siblings }) => ({
+    prompt,
+    texts: siblings.map((turns) => [...prompt, ...transcriptOf(turns)]),
+  }));
   const eos = tasks[0]?.siblings[0]?.[0]?.output.at(-1);
   return (tokens, sibling) => {
-    const begins = (text: readonly number[]): boolean => tokens.every((one, i) => text[i] === one);
-    const group =
-      texts.find(([first]) =>
-        tasks.some(
-          ({ prompt }, i) => texts[i]?.[0] === first && prompt.every((one, j) => tokens[j] === one),
-        ),
-      ) ?? [];
-    const own = group[sibling % group.length] ?? [];
-    const text = begins(own) ? own : (group.find(begins) ?? own);
+    const { texts } = all.find(({ prompt }) => begins(tokens, prompt)) ?? { texts: [] };
+    const own = texts[sibling % texts.length] ?? [];
+    const text = begins(own, tokens) ? own : (texts.find((one) => begins(one, tokens)) ?? own);
     const from = tokens.length;
-    return (all) => (all.length > from && all.at(-1) === eos ? null : (text[all.length] ?? null));
+    return (made) =>
+      made.length > from && made.at(-1) === eos ? null : (text[made.length] ?? null);
   };
 }
 
@@ -241,20 +239,12 @@ export async function simulated(
     clock.advance(events.nextMs - clock.nowMs());
     events.take()?.();
   }
-  const sum = (of: (server: ModelledServer) => number): number =>
-    servers.reduce((total, server) => total + of(server), 0);
-  const part = (p: number): number => ends[Math.ceil(p * ends.length) - 1] ?? 0;
-  return {
-    iteration_s: part(1),
-    trajectory_p50_s: part(0.5),
-    trajectory_p99_s: part(0.99),
-    tail_s: part(1) - part(0.9),
-    prompt_tokens: sum((server) => server.promptTokens),
-    prompt_tokens_computed: sum((server) => server.computedTokens),
-    steps: sum((server) => server.rows.length),
-    preempted: sum((server) => server.preemptions),
-    ...workOf(servers.flatMap((server) => server.rows)),
-    proxy_cpu_s: 0,
-    api_cpu_s: 0,
-  };
+  return figuresOf(ends, {
+    promptTokens: sumOf(servers, (server) => server.promptTokens),
+    computedTokens: sumOf(servers, (server) => server.computedTokens),
+    preempted: sumOf(servers, (server) => server.preemptions),
+    rows: servers.flatMap(({ rows }) => rows),
+    proxyCpuS: 0,
+    apiCpuS: 0,
+  });
 }

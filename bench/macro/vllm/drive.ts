@@ -5,9 +5,9 @@ import { machineUsage } from "../../../src/cli/rounds.ts";
 import { present } from "../../../src/core/base/assert.ts";
 import { readMetrics, type ServerCounters } from "../../../src/engines/vllm/metrics.ts";
 import { type Fleet, metricsOf } from "../../../test/vllm/fleet.ts";
-import { type EngineLog, type Plan, readLog, type Texts, tellPlan } from "./engine-log.ts";
-import { cpuSecondsOf, cpuSecondsOfProcess } from "./machine.ts";
-import { hasPool, post, type Servers, type System } from "./systems.ts";
+import { cpuSecondsOf, cpuSecondsOfProcess } from "./cores.ts";
+import { type EngineLog, type Plan, post, readLog, type Texts, tellPlan } from "./engine-log.ts";
+import { hasPool, type Servers, type System } from "./systems.ts";
 
 /** The tail: the last tenth of the requests (Seer, section 4.2). */
 const TAIL_PART = 0.1;

@@ -1,49 +1,53 @@
-// What vllm_bench.py logs inside each server, as objects. Times are in seconds since 1970.
+// What vllm_bench.py logs inside each server, as objects, and the calls that it and the servers answer. Times are in seconds
+// since 1970.
 
-import { post } from "./systems.ts";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { ROOT } from "../../../test/vllm/fleet.ts";
 
-export interface Step {
-  readonly beginS: number;
-  readonly endS: number;
-  readonly running: number;
-  readonly waiting: number;
+const STEP = [
+  "beginS",
+  "endS",
+  "running",
+  "waiting",
   /** Requests and rows (tokens computed) in the step; rows of prefill and of drafts among them. */
-  readonly requests: number;
-  readonly rows: number;
-  readonly prefillRows: number;
-  readonly draftRows: number;
+  "requests",
+  "rows",
+  "prefillRows",
+  "draftRows",
   /** 0..1, of the blocks, by running requests. */
-  readonly kvShare: number;
-  readonly tokensMade: number;
+  "kvShare",
+  "tokensMade",
   /** Requests that the server has after the step. */
-  readonly unfinished: number;
+  "unfinished",
   /** CPU seconds of the engine's thread: with the executor `uni` on a CPU, what the step takes without other load. */
-  readonly cpuS: number;
-}
+  "cpuS",
+] as const;
+export type Step = Row<(typeof STEP)[number]>;
 
-/** A request begins on a server, or goes on there after a preemption. */
-export interface Prefill {
-  readonly atS: number;
-  readonly server: number;
-  readonly group: number;
-  readonly sample: number;
-  readonly promptTokens: number;
+/** A request begins on a server, or goes on there after a preemption (`resumed`: 1). */
+const PREFILL = [
+  "atS",
+  "group",
+  "sample",
+  "promptTokens",
   /** Output tokens that it brings. */
-  readonly madeTokens: number;
+  "madeTokens",
   /** Tokens that were found: in the server's prefix cache, or in the pool. */
-  readonly foundTokens: number;
-  readonly computedTokens: number;
-  readonly isResumed: boolean;
-}
+  "foundTokens",
+  "computedTokens",
+  "resumed",
+] as const;
+export type Prefill = Row<(typeof PREFILL)[number]> & { readonly server: number };
 
-/** A request leaves a server: its chunk, or its response, is over. */
-export interface End {
-  readonly atS: number;
-  readonly server: number;
-  readonly group: number;
-  readonly sample: number;
-  readonly madeTokens: number;
-  readonly isStopped: boolean;
+/** A request leaves a server: its chunk, or its response (`stopped`: 1), is over. */
+const END = ["atS", "group", "sample", "madeTokens", "stopped"] as const;
+export type End = Row<(typeof END)[number]> & { readonly server: number };
+
+type Row<Name extends string> = Readonly<Record<Name, number>>;
+
+function rowOf<Name extends string>(names: readonly Name[], values: readonly number[]): Row<Name> {
+  return Object.fromEntries(names.map((name, i) => [name, values[i] ?? 0])) as Row<Name>;
 }
 
 export interface EngineLog {
@@ -66,14 +70,32 @@ export interface Plan {
   readonly texts: readonly Texts[] | null;
 }
 
+export async function post(
+  url: string,
+  body: object,
+  headers: Record<string, string> = {},
+): Promise<unknown> {
+  const answer = await fetch(url, {
+    method: "POST",
+    headers: { "content-type": "application/json", ...headers },
+    body: JSON.stringify(body),
+    // A response may wait for minutes; Bun's own limit is five.
+    timeout: false,
+  } as RequestInit);
+  if (!answer.ok) throw new Error(`${url}: ${answer.status} ${await answer.text()}`);
+  return await answer.json();
+}
+
 async function call(server: string, method: string, args: readonly unknown[]): Promise<unknown> {
   const answer = await post(`${server}/collective_rpc`, { method, args });
   return (answer as { results: unknown[] }).results[0];
 }
 
-export async function tellPlan(urls: readonly string[], plan: Plan): Promise<void> {
-  const args = [plan.eos, plan.prompts, plan.texts];
-  await Promise.all(urls.map((url) => call(url, "bench_plan", args)));
+export async function tellPlan(
+  urls: readonly string[],
+  { eos, prompts, texts }: Plan,
+): Promise<void> {
+  await Promise.all(urls.map((url) => call(url, "bench_plan", [eos, prompts, texts])));
 }
 
 interface RawLog {
@@ -86,36 +108,32 @@ interface RawLog {
 /** The entries since the plan was sent, or since the last reading. */
 export async function readLog(urls: readonly string[]): Promise<EngineLog> {
   const raw = (await Promise.all(urls.map((url) => call(url, "bench_read", [])))) as RawLog[];
-  const prefills = raw.flatMap((log, server) => log.prefills.map((row) => prefillOf(row, server)));
-  const ends = raw.flatMap((log, server) => log.ends.map((row) => endOf(row, server)));
+  const inOrder = <Name extends string>(
+    names: readonly (Name | "atS")[],
+    rows: (log: RawLog) => readonly number[][],
+  ) =>
+    raw
+      .flatMap((log, server) => rows(log).map((row) => ({ server, ...rowOf(names, row) })))
+      .toSorted((a, b) => a.atS - b.atS);
   return {
-    steps: raw.map((log) => log.steps.map(stepOf)),
-    prefills: prefills.toSorted((a, b) => a.atS - b.atS),
-    ends: ends.toSorted((a, b) => a.atS - b.atS),
+    steps: raw.map(({ steps }) => steps.map((row) => rowOf(STEP, row))),
+    prefills: inOrder(PREFILL, ({ prefills }) => prefills),
+    ends: inOrder(END, ({ ends }) => ends),
     proposeUs: raw.reduce((sum, log) => sum + log.propose_us, 0),
   };
 }
 
-function stepOf(row: readonly number[]): Step {
-  const [beginS = 0, endS = 0, running = 0, waiting = 0, requests = 0, rows = 0] = row;
-  const [prefillRows = 0, draftRows = 0, kvShare = 0, tokensMade = 0] = row.slice(6);
-  const [unfinished = 0, cpuS = 0] = row.slice(10);
-  return {
-    ...{ beginS, endS, running, waiting, requests, rows },
-    ...{ prefillRows, draftRows, kvShare, tokensMade, unfinished, cpuS },
-  };
-}
-
-function prefillOf(row: readonly number[], server: number): Prefill {
-  const [atS = 0, group = 0, sample = 0, promptTokens = 0, madeTokens = 0] = row;
-  const [foundTokens = 0, computedTokens = 0, resumed = 0] = row.slice(5);
-  return {
-    ...{ atS, server, group, sample, promptTokens, madeTokens, foundTokens, computedTokens },
-    isResumed: resumed === 1,
-  };
-}
-
-function endOf(row: readonly number[], server: number): End {
-  const [atS = 0, group = 0, sample = 0, madeTokens = 0, stopped = 0] = row;
-  return { atS, server, group, sample, madeTokens, isStopped: stopped === 1 };
+/** Token ids of the bundled prompts. */
+export async function promptsOf(url: string, model: string, count: number): Promise<number[][]> {
+  const text = readFileSync(join(ROOT, "model", "prompts.jsonl"), "utf8");
+  const lines = text.split("\n").filter((line) => line !== "");
+  if (lines.length < count) throw new Error(`${count} prompts are asked for, of ${lines.length}`);
+  const prompts: number[][] = [];
+  for (const line of lines.slice(0, count)) {
+    const { prompt } = JSON.parse(line) as { prompt: string };
+    const body = { model, prompt, add_special_tokens: false };
+    const { tokens } = (await post(`${url}/tokenize`, body)) as { tokens: number[] };
+    prompts.push(tokens);
+  }
+  return prompts;
 }

@@ -1,50 +1,37 @@
 // The systems that `bench:vllm` compares, and the sets of two vLLM servers that they run on. Systems whose servers are
 // started alike share a set.
 
-import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { Fleet, memoryMib, ROOT } from "../../../test/vllm/fleet.ts";
-import { Fillers, pin } from "./cores.ts";
-
-export const SYSTEMS = [
-  "plain",
-  "least_loaded",
-  "ngram",
-  "suffix",
-  "foretoken_http",
-  "foretoken_pool",
-  "foretoken_plugin",
-  "foretoken_plugin_pool",
-] as const;
-export type SystemName = (typeof SYSTEMS)[number];
-
-/** How a request gets its server: groups in turn, the fewest requests in flight, or by the sidecar. */
-export type Routing = "turn" | "least_loaded" | "sidecar";
+import { findVllm } from "../../../src/tools/up/find-vllm.ts";
+import { ensurePlugin } from "../../../src/tools/up/install-plugin.ts";
+import { Fleet, memoryMib, ROOT, vllmMissing } from "../../../test/vllm/fleet.ts";
+import { Fillers, pin, separate } from "./cores.ts";
 
 type SetName = "plain" | "ngram" | "suffix" | "pool" | "plugin" | "plugin_pool";
 
 interface SystemKind {
   readonly servers: SetName;
-  readonly routing: Routing;
+  /** How a request gets its server: groups in turn, the fewest requests in flight, or by the sidecar. */
+  readonly routing: "turn" | "least_loaded" | "sidecar";
   /** A run of it in which nothing was drafted is an error. */
-  readonly drafts?: true;
+  readonly drafts: boolean;
 }
 
-const KINDS: Readonly<Record<SystemName, SystemKind>> = {
-  plain: { servers: "plain", routing: "turn" },
-  least_loaded: { servers: "plain", routing: "least_loaded" },
+const KINDS = {
+  plain: { servers: "plain", routing: "turn", drafts: false },
+  least_loaded: { servers: "plain", routing: "least_loaded", drafts: false },
   ngram: { servers: "ngram", routing: "turn", drafts: true },
   suffix: { servers: "suffix", routing: "turn", drafts: true },
-  foretoken_http: { servers: "plain", routing: "sidecar" },
-  foretoken_pool: { servers: "pool", routing: "sidecar" },
+  foretoken_http: { servers: "plain", routing: "sidecar", drafts: false },
+  foretoken_pool: { servers: "pool", routing: "sidecar", drafts: false },
   foretoken_plugin: { servers: "plugin", routing: "sidecar", drafts: true },
   foretoken_plugin_pool: { servers: "plugin_pool", routing: "sidecar", drafts: true },
-};
+} as const satisfies Record<string, SystemKind>;
+export type SystemName = keyof typeof KINDS;
+export const SYSTEMS = Object.keys(KINDS) as SystemName[];
 
-export interface System {
+export interface System extends SystemKind {
   readonly name: SystemName;
-  readonly routing: Routing;
-  readonly drafts: boolean;
   readonly fleet: Fleet;
   /** The servers themselves. */
   readonly urls: readonly string[];
@@ -120,11 +107,11 @@ export class Servers {
 
   /** Starts the system's servers unless they run. */
   async open(system: SystemName): Promise<System> {
-    const { servers, routing, drafts = false } = KINDS[system];
-    const fleet = this.#sets.get(servers) ?? (await this.#start(servers, this.#settings));
-    this.#sets.set(servers, fleet);
+    const kind = KINDS[system];
+    const fleet = this.#sets.get(kind.servers) ?? (await this.#start(kind.servers, this.#settings));
+    this.#sets.set(kind.servers, fleet);
     const urls = fleet.servers.map(({ url }) => url);
-    return { name: system, routing, drafts, fleet, urls };
+    return { name: system, ...kind, fleet, urls };
   }
 
   /** Freezes all other sets. Resolves when the system's servers and sidecar answer. */
@@ -159,16 +146,6 @@ export class Servers {
     return true;
   }
 
-  /** Closes all systems that run on the same servers. */
-  async close(system: SystemName): Promise<void> {
-    const { servers } = KINDS[system];
-    const fleet = this.#sets.get(servers);
-    if (fleet === undefined) return;
-    this.#sets.delete(servers);
-    this.#thaw(fleet);
-    await fleet.stop();
-  }
-
   async stop(): Promise<void> {
     for (const fleet of this.#frozen) this.#thaw(fleet);
     this.fillers.stop();
@@ -180,10 +157,8 @@ export class Servers {
     const { model, dtype, slots, kvBlocks, contextTokens, chunkTokens } = settings;
     const { up, vllm, env } = launchOf(name, settings);
     const startMs = performance.now();
-    const previous = { ...process.env };
-    Object.assign(process.env, env, { PYTHONPATH: import.meta.dir });
-    try {
-      const fleet = await Fleet.up([
+    const fleet = await Fleet.up(
+      [
         ...["--workers", "2", "--model", model, "--logs", join(ROOT, "out", "bench-vllm", name)],
         ...(chunkTokens === null ? [] : ["--chunk-tokens", String(chunkTokens)]),
         ...up,
@@ -193,16 +168,14 @@ export class Servers {
         ...(kvBlocks === 0 ? [] : ["--num-gpu-blocks-override", String(kvBlocks)]),
         ...(contextTokens === null ? [] : ["--max-model-len", String(contextTokens)]),
         ...vllm,
-      ]);
-      const s = ((performance.now() - startMs) / 1000).toFixed(0);
-      pin(fleet);
-      const mib = memoryMib(fleet.processGroups);
-      console.error(`started two servers: ${name}, ${s} s, ${mib} MiB`);
-      return fleet;
-    } finally {
-      for (const key of Object.keys(process.env)) if (!(key in previous)) delete process.env[key];
-      Object.assign(process.env, previous);
-    }
+      ],
+      { ...env, PYTHONPATH: import.meta.dir },
+    );
+    const s = ((performance.now() - startMs) / 1000).toFixed(0);
+    pin(fleet);
+    const mib = memoryMib(fleet.processGroups);
+    console.error(`started two servers: ${name}, ${s} s, ${mib} MiB`);
+    return fleet;
   }
 }
 
@@ -210,29 +183,39 @@ export function hasPool({ log }: Fleet): boolean {
   return log.some(({ event }) => event === "kv_pool");
 }
 
-export async function post(url: string, body: object): Promise<unknown> {
-  const answer = await fetch(url, {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify(body),
-    // A response may wait for minutes; Bun's own limit is five.
-    timeout: false,
-  } as RequestInit);
-  if (!answer.ok) throw new Error(`${url}: ${answer.status} ${await answer.text()}`);
-  return await answer.json();
-}
-
-/** Token ids of the bundled prompts. */
-export async function promptsOf(url: string, model: string, count: number): Promise<number[][]> {
-  const text = readFileSync(join(ROOT, "model", "prompts.jsonl"), "utf8");
-  const lines = text.split("\n").filter((line) => line !== "");
-  if (lines.length < count) throw new Error(`${count} prompts are asked for, of ${lines.length}`);
-  const prompts: number[][] = [];
-  for (const line of lines.slice(0, count)) {
-    const { prompt } = JSON.parse(line) as { prompt: string };
-    const body = { model, prompt, add_special_tokens: false };
-    const { tokens } = (await post(`${url}/tokenize`, body)) as { tokens: number[] };
-    prompts.push(tokens);
+/** Opens all systems and runs the bench on them; whatever ends it, their servers are stopped. @throws Error: there is no vLLM. */
+export async function withServers<Name extends string>(
+  names: readonly Name[],
+  parts: {
+    readonly launch: LaunchSettings;
+    /** The servers of a system of the bench. */
+    readonly setOf: (name: Name) => SystemName;
+  },
+  bench: (
+    systems: ReadonlyMap<Name, System>,
+    servers: Servers,
+    machine: Awaited<ReturnType<typeof separate>>,
+  ) => Promise<void>,
+): Promise<void> {
+  const missing = vllmMissing();
+  if (missing !== null) throw new Error(missing);
+  const servers = new Servers(parts.launch);
+  for (const signal of ["SIGINT", "SIGTERM"] as const) {
+    process.once(signal, () => void servers.stop().finally(() => process.exit(130)));
   }
-  return prompts;
+  try {
+    // What makes vLLM's own drafts lossless on a CPU is in the plugin's package, too.
+    await ensurePlugin({
+      python: findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT).python,
+      root: ROOT,
+    });
+    const { urls } = await servers.open("plain");
+    const machine = await separate(urls, parts.launch.model, servers.fillers);
+    // All before anything is measured: servers that do not start end the bench at once.
+    const systems = new Map<Name, System>();
+    for (const name of names) systems.set(name, await servers.open(parts.setOf(name)));
+    await bench(systems, servers, machine);
+  } finally {
+    await servers.stop();
+  }
 }

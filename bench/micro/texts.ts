@@ -1,9 +1,9 @@
-// The benches' text: groups of siblings from one seeded Markov source of order 1 to 3, so that they repeat
+// The micro bench's text: groups of siblings from one seeded Markov source of order 1 to 3, so that they repeat
 // each other and themselves about as much as sampled responses do (the last token picks the order,
 // 50/35/15 %; a state has 1, 2, 4 or 32 continuations, 45/25/20/10 %; 3 % of the tokens jump).
 
 import { fold32, mix32 } from "../../src/core/base/hash.ts";
-import { generator } from "../harness.ts";
+import { generator, SEED } from "../harness.ts";
 
 const VOCABULARY = 152_000;
 
@@ -12,20 +12,13 @@ function tokenOf(hash: number): number {
   return Math.floor(VOCABULARY ** (mix32(hash) / 4294967296));
 }
 
-export interface Workload {
-  readonly groups: number;
-  readonly siblings: number;
-  /** Tokens of one sibling. */
-  readonly tokens: number;
-}
-
-/** Tokens by group and sibling. */
-export function texts(shape: Workload, seed: number): Int32Array[][] {
-  return Array.from({ length: shape.groups }, (_, group) => {
-    const source = fold32(seed, group);
-    const states = Math.max(64, Math.floor(shape.tokens * 0.3));
-    return Array.from({ length: shape.siblings }, (_unused, k) =>
-      sibling(source, states, shape.tokens, generator(fold32(source, k + 1))),
+/** Tokens by group and sibling. `tokens`: of one sibling. */
+export function texts(groups: number, siblings: number, tokens: number): Int32Array[][] {
+  return Array.from({ length: groups }, (_, group) => {
+    const source = fold32(SEED, group);
+    const states = Math.max(64, Math.floor(tokens * 0.3));
+    return Array.from({ length: siblings }, (_unused, k) =>
+      sibling(source, states, tokens, generator(fold32(source, k + 1))),
     );
   });
 }

@@ -6,8 +6,6 @@ const T_975 = [
   2.131, 2.12, 2.11, 2.101, 2.093, 2.086,
 ];
 
-export const studentOf = (freedom: number): number => T_975[freedom - 1] ?? 1.96;
-
 export interface Ratio {
   readonly mean: number;
   /** 95 %; null: one round says nothing of it. */
@@ -20,17 +18,32 @@ export interface Ratio {
 export function ratioOf(base: readonly number[], of: readonly number[]): Ratio {
   const rounds = of.map((value, i) => (base[i] ?? Number.NaN) / value);
   const logs = rounds.map(Math.log);
-  const mean = meanOf(logs);
-  const freedom = logs.length - 1;
-  if (freedom < 1) return { mean: Math.exp(mean), low: null, high: null, rounds };
-  const variance = logs.reduce((sum, log) => sum + (log - mean) ** 2, 0) / freedom;
-  const half = studentOf(freedom) * Math.sqrt(variance / logs.length);
-  return { mean: Math.exp(mean), low: Math.exp(mean - half), high: Math.exp(mean + half), rounds };
+  const mean = Math.exp(meanOf(logs));
+  const [low = null, high = null] = intervalOf(logs)?.map(Math.exp) ?? [];
+  return { mean, low, high, rounds };
+}
+
+/** The mean's 95 % interval, by Student's t; null below two values. */
+export function intervalOf(values: readonly number[]): readonly [number, number] | null {
+  const freedom = values.length - 1;
+  if (freedom < 1) return null;
+  const mean = meanOf(values);
+  const variance = sumOf(values, (value) => (value - mean) ** 2) / freedom;
+  const half = (T_975[freedom - 1] ?? 1.96) * Math.sqrt(variance / values.length);
+  return [mean - half, mean + half];
+}
+
+/** A ratio with its interval, as text. */
+export function said(ratio: Ratio | null | undefined, digits = 2): string {
+  if (ratio == null || !Number.isFinite(ratio.mean)) return "-";
+  const { mean, low, high } = ratio;
+  const interval = low === null || high === null ? "" : ` (${low.toFixed(2)}-${high.toFixed(2)})`;
+  return `${mean.toFixed(digits)}${interval}`;
 }
 
 /** NaN: there are no values. */
 export function meanOf(values: readonly number[]): number {
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
+  return sumOf(values, (value) => value) / values.length;
 }
 
 export function sumOf<T>(values: readonly T[], value: (of: T) => number): number {
