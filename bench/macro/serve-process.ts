@@ -151,7 +151,6 @@ function startSidecar(draft: DraftMode): Role {
         requestsMax: 65_536,
         groupsMax: 4_096,
         keptBytesMax: 2 ** 25,
-        keptResponsesMax: 65_536,
       },
     },
   );

@@ -3,7 +3,6 @@
 
 import { stripVTControlCharacters } from "node:util";
 import Table from "cli-table3";
-import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { serverOf } from "../engines/kinds.ts";
@@ -11,12 +10,8 @@ import { Engine } from "../tools/doctor/engine.ts";
 import { examine } from "../tools/doctor/examine.ts";
 import type { Diagnosis, Severity } from "../tools/doctor/finding.ts";
 import { checkPool, checkWeights } from "../tools/doctor/shared-checks.ts";
-import { addFields, readFields } from "./commander-fields.ts";
+import { commandOf } from "./command.ts";
 import { EXIT_FAILED } from "./output.ts";
-
-const FIELD_NAMES = ["samples", "workerToken", "json", "quiet"] as const;
-
-type DoctorSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
 const EXAMPLES = `
 It generates about 13,000 tokens, and pauses, updates and resets nothing. It
@@ -27,20 +22,20 @@ Examples:
   $ foretoken doctor http://127.0.0.1:8000
   $ foretoken doctor http://gpu-0:8000 http://gpu-1:8000 --json`;
 
-export function doctorCommand(setStatus: (status: number) => void): Command {
-  const command = new Command("doctor")
-    .description(
-      "Check engines for rollouts: is their sampling correct, and which settings cost speed?",
-    )
-    .argument("<URL...>", "vLLM servers, http://HOST:PORT")
-    .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES);
-  return command.action(async (urls: string[]) => {
-    setStatus(await doctor(urls, readFields(command, FIELD_NAMES)));
-  });
-}
+export const doctorCommand = commandOf({
+  name: "doctor",
+  description:
+    "Check engines for rollouts: is their sampling correct, and which settings cost speed?",
+  takes: ["<URL...>", "vLLM servers, http://HOST:PORT"],
+  help: EXAMPLES,
+  fields: ["samples", "workerToken", "json", "quiet"],
+  run: doctor,
+});
 
-async function doctor(given: readonly string[], settings: DoctorSettings): Promise<number> {
+async function doctor(
+  settings: Settings<"samples" | "workerToken" | "json" | "quiet">,
+  given: readonly string[],
+): Promise<number> {
   const engines = given.map((url) => new Engine(httpUrlOf(url), settings.workerToken));
   const diagnoses: Diagnosis[] = [];
   // One after the other: on one machine they would share its cores.

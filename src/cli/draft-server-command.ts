@@ -2,7 +2,6 @@
 // share the tokens of their groups through it where no sidecar runs (docs/PROTOCOL.md). It keeps everything in
 // memory: the engines send again what is lost with it.
 
-import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import { listening } from "../compose/server.ts";
 import type { Settings } from "../config/fields.ts";
@@ -10,13 +9,9 @@ import { DraftServer } from "../core/draft/service/server.ts";
 import { randomWord, wallClock } from "../host/system.ts";
 import { timersOf } from "../host/timers.ts";
 import { DraftSocketService } from "../server/drafts/draft-socket.ts";
-import { addFields, readFields } from "./commander-fields.ts";
+import { commandOf } from "./command.ts";
 import { checkExposure } from "./exposure.ts";
 import { untilSignal } from "./signals.ts";
-
-const FIELD_NAMES = ["host", "port", "apiToken", "insecure", "allowOrigin"] as const;
-
-type DraftServerSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
 const MIB = 2 ** 20;
 const PATH = "/v1/draft";
@@ -32,17 +27,17 @@ Examples:
   $ foretoken draft-server                            loopback only
   $ FORETOKEN_API_TOKEN=... foretoken draft-server --host 0.0.0.0 --port 7447`;
 
-export function draftServerCommand(setStatus: (status: number) => void): Command {
-  const command = new Command("draft-server")
-    .description("Share the tokens of each group's responses between engines that draft from them.")
-    .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES);
-  return command.action(async () => {
-    setStatus(await serveDrafts(readFields(command, FIELD_NAMES)));
-  });
-}
+export const draftServerCommand = commandOf({
+  name: "draft-server",
+  description: "Share the tokens of each group's responses between engines that draft from them.",
+  help: EXAMPLES,
+  fields: ["host", "port", "apiToken", "insecure", "allowOrigin"],
+  run: serveDrafts,
+});
 
-async function serveDrafts(settings: DraftServerSettings): Promise<number> {
+async function serveDrafts(
+  settings: Settings<"host" | "port" | "apiToken" | "insecure" | "allowOrigin">,
+): Promise<number> {
   const { host, port, apiToken, allowOrigin: allowOrigins } = settings;
   checkExposure(settings, (reason) => console.error(`draft-server: ${reason} [insecure]`));
   const failed = (error: unknown) => console.error("draft-server:", error);
@@ -52,10 +47,7 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
     instanceId: randomWord(),
     release: packageJson.version,
   });
-  const service = new DraftSocketService({
-    server,
-    later: timers.afterwards,
-  });
+  const service = new DraftSocketService({ server, later: timers.afterwards });
   const http = listening(
     { host, port, apiToken, allowOrigins },
     { routes: [], sockets: { [PATH]: service }, answered: () => {}, failed },

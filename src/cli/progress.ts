@@ -1,9 +1,9 @@
 // How a rollout goes, in words and a bar. It measures and decides nothing.
 
+import { createLog } from "../compose/log.ts";
+import { operatorLog } from "../compose/operator-log.ts";
 import type { Progress } from "../core/rollout/meter.ts";
 import { formatClock, formatCount, formatShare } from "./format.ts";
-import { createLog } from "./log.ts";
-import { operatorLog } from "./operator-log.ts";
 import { paint, Status, type StatusOptions, type Style } from "./terminal.ts";
 
 const BAR_CELLS_MAX = 40;

@@ -1,7 +1,6 @@
 // `foretoken replay`: what drafting would accept on recorded responses, one line for each drafter, and whether it pays.
 
 import { basename } from "node:path";
-import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import {
@@ -14,14 +13,10 @@ import {
 import { HEAD_SYSTEMS } from "../tools/replay/head.ts";
 import { readGroups } from "../tools/replay/recordings.ts";
 import { DRAFTERS } from "../tools/replay/replay.ts";
-import { addFields, readFields } from "./commander-fields.ts";
+import { commandOf } from "./command.ts";
 import { formatCount } from "./format.ts";
 import { type Column, jsonOf, outputsOf, tableOf, textTable } from "./output.ts";
 import { Status } from "./terminal.ts";
-
-const FIELD_NAMES = ["limit", "drafter", "engineSteps", "head", "report", "json", "quiet"] as const;
-
-type ReplaySettings = Settings<(typeof FIELD_NAMES)[number]>;
 
 /** Content of the report file. */
 export interface ReplayReport {
@@ -59,19 +54,18 @@ Examples:
   $ foretoken replay out/responses.jsonl --head 0.7,0.6,0.5
   $ foretoken replay out/responses.jsonl --engine-steps 64,18,40`;
 
-export function replayCommand(setStatus: (status: number) => void): Command {
-  const command = new Command("replay")
-    .description("Replay recorded responses: what drafting would have accepted, and at what cost.")
-    .argument("<traces...>", "recorded responses, grouped by prompt")
-    .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES);
-  return command.action(async (traces: string[]) => {
-    await replayFiles(traces, readFields(command, FIELD_NAMES));
-    setStatus(0);
-  });
-}
+export const replayCommand = commandOf({
+  name: "replay",
+  description: "Replay recorded responses: what drafting would have accepted, and at what cost.",
+  takes: ["<traces...>", "recorded responses, grouped by prompt"],
+  help: EXAMPLES,
+  fields: ["limit", "drafter", "engineSteps", "head", "report", "json", "quiet"],
+  run: replayFiles,
+});
 
-async function replayFiles(files: readonly string[], settings: ReplaySettings): Promise<void> {
+type Asked = Settings<"limit" | "drafter" | "engineSteps" | "head" | "report" | "json" | "quiet">;
+
+async function replayFiles(settings: Asked, files: readonly string[]): Promise<number> {
   const { quiet } = settings;
   const engine = engineOf(settings.engineSteps);
   const acceptance = acceptanceOf(settings.head);
@@ -93,12 +87,13 @@ async function replayFiles(files: readonly string[], settings: ReplaySettings): 
   reportFile?.write(jsonOf(report));
   if (settings.json) console.log(jsonOf(report));
   else if (!quiet) console.log(tables.join("\n\n"));
+  return 0;
 }
 
 type Cell = Pick<CellOptions, "drafter" | "budget" | "probabilityMin" | "head">;
 
 /** One for each drafter; "history" only where prompts come again. */
-function draftersOf({ drafter: wanted }: ReplaySettings): Cell[] {
+function draftersOf({ drafter: wanted }: Asked): Cell[] {
   const named = DRAFTERS.filter((name) => wanted.length === 0 || wanted.includes(name));
   return named.map((drafter) => ({ drafter, budget: BUDGET, probabilityMin: PROBABILITY_MIN }));
 }

@@ -2,9 +2,11 @@
 // for every run.
 
 import { cpus } from "node:os";
-import { Command } from "commander";
+import type { Command } from "commander";
 import { type EngineSources, enginesOf } from "../compose/engines.ts";
+import { stderrLog } from "../compose/log.ts";
 import type { ModelSide } from "../compose/model.ts";
+import { operatorLog } from "../compose/operator-log.ts";
 import { runRollout } from "../compose/rollout.ts";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
@@ -15,9 +17,7 @@ import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../host/installation.ts";
 import { journalsIn } from "../host/journal-file.ts";
 import { comparisonPage, pagePath } from "../observe/picture/page.ts";
 import { linesOf } from "../server/rollouts/response-line.ts";
-import { addFields, givenFields, readFields, refuseGiven, renamed } from "./commander-fields.ts";
-import { stderrLog } from "./log.ts";
-import { operatorLog } from "./operator-log.ts";
+import { commandOf, givenFields, refuseGiven, renamed } from "./command.ts";
 import {
   EXIT_FAILED,
   EXIT_INTERRUPTED,
@@ -29,43 +29,28 @@ import { openPricedModel, PRICED } from "./priced-model.ts";
 import { progressDisplay } from "./progress.ts";
 import { checkRoom, loadPrompts, longestIn, type PromptFile, planOfPrompts } from "./prompts.ts";
 import { busyNotes, equalResponses, measured, withRounds } from "./rounds.ts";
+import { EMBEDDED_ONLY } from "./serve-command.ts";
 import { untilSignal } from "./signals.ts";
 import { areEqual, speedups } from "./speedup.ts";
 import { comparisonTable, type Runs } from "./table.ts";
 
-/** Fields that apply to embedded engines only. */
-const EMBEDDED_ONLY = ["llama", "slots", "kvTokens", "deterministic"] as const;
-
 /** Seconds for servers to load, where --start-s is not given. */
 const START_S = 60;
 
-const FIELD_NAMES = [
-  "demo",
-  "out",
-  "report",
-  "worker",
-  "workerToken",
-  "tokenizer",
-  "startS",
-  "model",
-  "llama",
-  "slots",
-  "kvTokens",
-  "deterministic",
-  "groupSize",
-  "limit",
-  "maxTokens",
-  "temperature",
-  "seed",
+/** What is asked of every prompt without settings of its own, and of how many. */
+export const PROMPT_FIELDS = ["groupSize", "limit", "maxTokens", "temperature", "seed"] as const;
+
+const ENGINE_FIELDS = ["worker", "workerToken", "tokenizer", "startS", "model", "llama"] as const;
+const RUN_FIELDS = [
   "chunkTokens",
   "policy",
   "compare",
   "rounds",
   "poolMemoryMb",
   "journal",
-  "json",
-  "quiet",
 ] as const;
+const SETUP_FIELDS = [...ENGINE_FIELDS, ...EMBEDDED_ONLY, ...PROMPT_FIELDS, ...RUN_FIELDS] as const;
+const FIELD_NAMES = ["demo", "out", "report", ...SETUP_FIELDS, "json", "quiet"] as const;
 
 type RolloutSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
@@ -87,18 +72,23 @@ Examples:
   $ foretoken rollout model/prompts.jsonl --limit 16 --out out/r.jsonl \\
       --compare group,seer:off,seer --report out/report.json`;
 
-export function rolloutCommand(setStatus: (status: number) => void): Command {
-  const command = new Command("rollout")
-    .description("Run one rollout iteration: every prompt answered n times.")
-    .argument("[prompts]", "prompts, one JSON object a line")
-    .addOption(renamed("--workers", "llama"))
-    .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES, { startS: START_S, llama: 2 });
-  return command.action(async (prompts: string | undefined) => {
-    const settings = settingsOf(command);
-    setStatus(await rollout(promptsOf(prompts, settings.demo), settings));
-  });
-}
+export const rolloutCommand = commandOf({
+  name: "rollout",
+  description: "Run one rollout iteration: every prompt answered n times.",
+  takes: ["[prompts]", "prompts, one JSON object a line"],
+  help: EXAMPLES,
+  fields: FIELD_NAMES,
+  defaults: { startS: START_S, llama: 2 },
+  options: [renamed("--workers", "llama")],
+  run: async (given, [prompts], command) => {
+    const settings = given.demo ? withDemo(command, given) : given;
+    if (settings.worker.length > 0) {
+      const names = ["llama", ...EMBEDDED_ONLY] as const;
+      refuseGiven(command, names, "on the engines that --worker names");
+    }
+    return await rollout(promptsOf(prompts, settings.demo), settings);
+  },
+});
 
 /** Defaults of --demo: steps as expensive as a real model's, and KV for some three responses per engine. */
 const DEMO = {
@@ -113,7 +103,6 @@ const DEMO = {
 const DEMO_FIELDS = Object.keys(DEMO) as (keyof typeof DEMO)[];
 
 function withDemo(command: Command, settings: RolloutSettings): RolloutSettings {
-  if (!settings.demo) return settings;
   const { explicit, inherited } = givenFields(command, DEMO_FIELDS);
   const given = new Set<string>([...explicit, ...inherited]);
   const entries = Object.entries(DEMO).filter(([name]) => !given.has(name));
@@ -128,14 +117,6 @@ function promptsOf(path: string | undefined, isDemo: boolean): string {
   if (isDemo) return BUNDLED_PROMPTS;
   if (path !== undefined) return path;
   throw new AppError("usage", "no prompts: name a file of JSON lines, or give --demo");
-}
-
-/** The command's settings. @throws AppError usage: a setting that was given can have no effect. */
-function settingsOf(command: Command): RolloutSettings {
-  const settings = withDemo(command, readFields(command, FIELD_NAMES));
-  const isRemote = settings.worker.length > 0;
-  if (isRemote) refuseGiven(command, EMBEDDED_ONLY, "on the engines that --worker names");
-  return settings;
 }
 
 async function rollout(promptsPath: string, settings: RolloutSettings): Promise<number> {

@@ -1,20 +1,20 @@
 // `foretoken serve`: runs the sidecar until a signal stops it.
 
-import { Command } from "commander";
+import type { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import { type EngineSettings, enginesOf } from "../compose/engines.ts";
-import type { Ending } from "../compose/operator-log.ts";
+import { type Log, stderrLog } from "../compose/log.ts";
+import { type Ending, operatorLog } from "../compose/operator-log.ts";
 import { serveUntilStopped } from "../compose/serving.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { runNamed } from "../core/schedule/policies.ts";
 import { rootsFor } from "../server/control/weights-roots.ts";
-import { addFields, givenFields, readFields, refuseGiven } from "./commander-fields.ts";
+import { commandOf, givenFields, refuseGiven } from "./command.ts";
 import { checkExposure } from "./exposure.ts";
-import { type Log, stderrLog } from "./log.ts";
-import { catchUncaught, operatorLog } from "./operator-log.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./output.ts";
 import { type Signals, untilSignal } from "./signals.ts";
+import { catchUncaught } from "./uncaught.ts";
 
 /** Options of every command that serves. */
 export const SERVING_FIELDS = [
@@ -38,17 +38,9 @@ export const SERVING_FIELDS = [
   "config",
 ] as const;
 
-const FIELD_NAMES = [
-  "worker",
-  "llama",
-  "model",
-  "slots",
-  "kvTokens",
-  "deterministic",
-  ...SERVING_FIELDS,
-] as const;
+/** Fields that apply to embedded engines only. */
+export const EMBEDDED_ONLY = ["slots", "kvTokens", "deterministic"] as const;
 
-type ServeSettings = Settings<(typeof FIELD_NAMES)[number]>;
 const MIB = 1024 * 1024;
 /** Default port, which is vLLM's. */
 const PORT = 8000;
@@ -64,24 +56,25 @@ Examples:
   $ foretoken serve                engines come later, by POST /workers
   $ foretoken serve --config foretoken.toml`;
 
-export function serveCommand(setStatus: (status: number) => void): Command {
-  const command = new Command("serve")
-    .description("Serve a pool of engines to a trainer as if it were one `vllm serve`.")
-    .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES, { port: PORT, kvTokens: KV_TOKENS });
-  return command.action(async () => {
-    const settings = readFields(command, FIELD_NAMES);
+export const serveCommand = commandOf({
+  name: "serve",
+  description: "Serve a pool of engines to a trainer as if it were one `vllm serve`.",
+  help: EXAMPLES,
+  fields: ["worker", "llama", "model", ...EMBEDDED_ONLY, ...SERVING_FIELDS],
+  defaults: { port: PORT, kvTokens: KV_TOKENS },
+  run: async (settings, _, command) => {
     const log = stderrLog(settings.log);
-    checkUseless(command, settings, log);
-    setStatus(await serve(settings, log));
-  });
-}
+    checkUseless(command, settings.llama, log);
+    return await serve(settings, log);
+  },
+});
 
-const EMBEDDED_ONLY = ["slots", "kvTokens", "deterministic"] as const;
+type ServeSettings = ServingSettings &
+  Settings<"worker" | "llama" | "model" | (typeof EMBEDDED_ONLY)[number]>;
 
 /** Throws AppError usage if a setting that was given can have no effect; for an inherited one it only warns. */
-function checkUseless(command: Command, settings: ServeSettings, log: Log): void {
-  if (settings.llama > 0) return;
+function checkUseless(command: Command, llama: number, log: Log): void {
+  if (llama > 0) return;
   const of = "embedded engines (--llama)";
   refuseGiven(command, EMBEDDED_ONLY, `here: it is for ${of}, and there are none`);
   for (const name of givenFields(command, EMBEDDED_ONLY).inherited) {
@@ -103,7 +96,7 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
 }
 
 /** The settings that serving needs with every kind of engine. */
-type ServingSettings = Settings<(typeof SERVING_FIELDS)[number]>;
+export type ServingSettings = Settings<(typeof SERVING_FIELDS)[number]>;
 
 /** Serves until a signal stops it, and returns the exit status. @throws AppError: as `serveUntilStopped`. */
 export async function serveOver(

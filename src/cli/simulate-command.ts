@@ -1,6 +1,5 @@
 // `foretoken simulate --trace`: a recorded iteration under several policies, on engines modelled by their recorded steps.
 
-import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { POLICY_NAMES } from "../core/schedule/policies.ts";
@@ -10,13 +9,9 @@ import { headlineOf, savedPage } from "../observe/picture/page.ts";
 import { type ComparisonReport, comparePolicies } from "../tools/simulate/compare.ts";
 import { recordingOf } from "../tools/simulate/recording.ts";
 import { readTracedRuns } from "../tools/trace/report.ts";
-import { addFields, readFields } from "./commander-fields.ts";
+import { commandOf } from "./command.ts";
 import { formatCount, formatSeconds, formatShare } from "./format.ts";
 import { type Column, jsonOf, outputsOf, reportFiles, tableOf } from "./output.ts";
-
-const FIELD_NAMES = ["trace", "policies", "chunkTokens", "report", "json", "quiet"] as const;
-
-type SimulateSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
 const EXAMPLES = `
 REPORT is what \`foretoken rollout --report REPORT\` writes, or GET
@@ -29,18 +24,17 @@ Examples:
   $ foretoken rollout --demo --report out/report.json
   $ foretoken simulate --trace out/report.json --report out/simulated.json`;
 
-export function simulateCommand(setStatus: (status: number) => void): Command {
-  const command = new Command("simulate")
-    .description("Simulate a recorded iteration under several policies.")
-    .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES);
-  return command.action(async () => {
-    await simulate(readFields(command, FIELD_NAMES));
-    setStatus(0);
-  });
-}
+export const simulateCommand = commandOf({
+  name: "simulate",
+  description: "Simulate a recorded iteration under several policies.",
+  help: EXAMPLES,
+  fields: ["trace", "policies", "chunkTokens", "report", "json", "quiet"],
+  run: simulate,
+});
 
-async function simulate(settings: SimulateSettings): Promise<void> {
+type Asked = Settings<"trace" | "policies" | "chunkTokens" | "report" | "json" | "quiet">;
+
+async function simulate(settings: Asked): Promise<number> {
   const { trace, chunkTokens, report: path, json, quiet } = settings;
   if (trace === null) {
     throw new AppError("usage", "--trace is missing: it names the report of a rollout");
@@ -58,6 +52,7 @@ async function simulate(settings: SimulateSettings): Promise<void> {
     const table = tableOf(Object.entries(report.runs), COLUMNS);
     console.log(`SIMULATED from ${sentenceOf(report.recorded)}\n${table}`);
   }
+  return 0;
 }
 
 type Simulated = readonly [policy: string, run: ComparisonReport["runs"][string]];

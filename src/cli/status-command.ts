@@ -1,14 +1,11 @@
 // `foretoken status`: what a running server waits for, one line each. Ends with 1 if something is stuck.
 
-import { Command } from "commander";
 import { array, number, object, parse, picklist, string } from "valibot";
-import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { getOnce, jsonIn, problemIn } from "../engines/vllm/http.ts";
-import { addFields, readFields } from "./commander-fields.ts";
+import { commandOf } from "./command.ts";
 import { EXIT_FAILED } from "./output.ts";
 
-const FIELD_NAMES = ["apiToken", "json"] as const;
 const URL_DEFAULT = "http://127.0.0.1:8000";
 const ANSWER_MS_MAX = 10_000;
 
@@ -27,21 +24,16 @@ const ANSWER = object({
   waiting: array(object({ state: picklist(["ok", "slow", "stuck"]), reason: string() })),
 });
 
-export function statusCommand(setStatus: (status: number) => void): Command {
-  const command = new Command("status")
-    .description("Say what a server waits for: which response, which engine, which call, how long.")
-    .argument("[URL]", "the server", URL_DEFAULT)
-    .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES);
-  return command.action(async (url: string) => {
-    setStatus(await status(url, readFields(command, FIELD_NAMES)));
-  });
-}
+export const statusCommand = commandOf({
+  name: "status",
+  description: "Say what a server waits for: which response, which engine, which call, how long.",
+  takes: ["[URL]", `the server (default: "${URL_DEFAULT}")`],
+  help: EXAMPLES,
+  fields: ["apiToken", "json"],
+  run: ({ apiToken, json }, [url = URL_DEFAULT]) => status(url, apiToken, json),
+});
 
-async function status(
-  url: string,
-  { apiToken, json }: Settings<(typeof FIELD_NAMES)[number]>,
-): Promise<number> {
+async function status(url: string, apiToken: string | null, json: boolean): Promise<number> {
   const body = await answerOf(url, apiToken);
   const { unfinished, waiting } = parse(ANSWER, body);
   if (json) console.log(JSON.stringify(body, null, 2));

@@ -3,7 +3,7 @@
 import { expect, test } from "bun:test";
 import { join } from "node:path";
 
-const NET = join(import.meta.dir, "operator-log.ts");
+const NET = join(import.meta.dir, "uncaught.ts");
 
 async function run(code: string): Promise<{ status: number; lines: string[] }> {
   const script = `

@@ -4,7 +4,7 @@
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
-import { Command } from "commander";
+import { type Log, type LogLevel, stderrLog } from "../compose/log.ts";
 import { FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { BUNDLED_HF_MODEL, FOLDER } from "../host/installation.ts";
@@ -21,27 +21,16 @@ import {
   writePoolConfig,
 } from "../tools/up/mooncake.ts";
 import { freePort, freePorts } from "../tools/up/ports.ts";
-import { addFields, readFields } from "./commander-fields.ts";
+import { commandOf } from "./command.ts";
 import { checkExposure } from "./exposure.ts";
-import { type Log, type LogLevel, stderrLog } from "./log.ts";
 import { EXIT_INTERRUPTED } from "./output.ts";
-import { SERVING_FIELDS, serveOver } from "./serve-command.ts";
+import { SERVING_FIELDS, type ServingSettings, serveOver } from "./serve-command.ts";
 import { type Signals, untilSignal } from "./signals.ts";
 
-const FIELD_NAMES = [
-  "hfModel",
-  "servers",
-  "vllm",
-  "plugin",
-  "kvConnector",
-  "kvSegmentMb",
-  "logs",
-  "startS",
-  "contextTokens",
-  ...SERVING_FIELDS,
-] as const;
+const SERVER_FIELDS = ["hfModel", "servers", "vllm", "logs", "startS", "contextTokens"] as const;
+const OWN_FIELDS = [...SERVER_FIELDS, "plugin", "kvConnector", "kvSegmentMb"] as const;
 
-type UpSettings = Settings<(typeof FIELD_NAMES)[number]>;
+type UpSettings = ServingSettings & Settings<(typeof OWN_FIELDS)[number]>;
 
 /** Default port of the sidecar, as of `foretoken serve`. */
 const PORT = 8000;
@@ -62,16 +51,15 @@ Examples:
   $ foretoken up --model DIR --workers 4 -- --tensor-parallel-size 2
 Arguments after -- are passed to every \`vllm serve\` and override Foretoken's.`;
 
-export function upCommand(setStatus: (status: number) => void): Command {
-  const command = new Command("up")
-    .description("Start vLLM servers on this machine, keep them running, and serve over them.")
-    .argument("[vllm-args...]", "more flags for `vllm serve`, after --")
-    .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES, { port: PORT });
-  return command.action(async (vllmArgs: string[]) => {
-    setStatus(await up(readFields(command, FIELD_NAMES), vllmArgs));
-  });
-}
+export const upCommand = commandOf({
+  name: "up",
+  description: "Start vLLM servers on this machine, keep them running, and serve over them.",
+  takes: ["[vllm-args...]", "more flags for `vllm serve`, after --"],
+  help: EXAMPLES,
+  fields: [...OWN_FIELDS, ...SERVING_FIELDS],
+  defaults: { port: PORT },
+  run: up,
+});
 
 async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<number> {
   checkPoolSettings(given);

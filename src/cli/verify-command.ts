@@ -1,34 +1,28 @@
 // `foretoken verify`: shows on this machine that the full stack changes no token and no logprob, and prints what was
 // compared (tools/verify); or on running servers (verify-servers.ts).
 
-import { Command } from "commander";
+import { Option } from "commander";
 import { enginesOf } from "../compose/engines.ts";
+import { operatorLog } from "../compose/operator-log.ts";
 import type { Settings } from "../config/fields.ts";
 import { BUNDLED_PROMPTS } from "../host/installation.ts";
 import { compareRuns, type VerifyReport } from "../tools/verify/compare-runs.ts";
-import { addFields, readFields, renamed } from "./commander-fields.ts";
-import { operatorLog } from "./operator-log.ts";
+import { commandOf, renamed } from "./command.ts";
 import { EXIT_FAILED } from "./output.ts";
 import { progressDisplay } from "./progress.ts";
 import { checkRoom, loadPrompts, longestIn, planOfPrompts } from "./prompts.ts";
-import { engineCount } from "./rollout-command.ts";
+import { engineCount, PROMPT_FIELDS } from "./rollout-command.ts";
 import { SERVERS_HELP, verifyServers } from "./verify-servers.ts";
 
-const FIELD_NAMES = [
+const ENGINE_FIELDS = [
   "model",
   "llama",
   "slots",
   "kvTokens",
-  "groupSize",
-  "limit",
-  "maxTokens",
-  "temperature",
-  "seed",
   "chunkTokens",
   "workerToken",
-  "json",
-  "quiet",
 ] as const;
+const FIELD_NAMES = [...ENGINE_FIELDS, ...PROMPT_FIELDS, "json", "quiet"] as const;
 
 type VerifySettings = Settings<(typeof FIELD_NAMES)[number]>;
 
@@ -44,25 +38,22 @@ const DEFAULTS = {
 
 const DIFFERENCES_SHOWN = 5;
 
-export function verifyCommand(setStatus: (status: number) => void): Command {
-  const command = new Command("verify")
-    .description(
-      "Show that scheduling, moves and drafts change no token and no logprob, bit for bit.",
-    )
-    .argument("[prompts]", "prompts, one JSON object a line (default: the bundled ones)")
-    .option("--vllm [URL,...]", "compare on running vLLM servers, http://HOST:PORT")
-    .addOption(renamed("--workers", "llama"))
-    .addHelpText("after", SERVERS_HELP);
-  addFields(command, FIELD_NAMES, DEFAULTS);
-  return command.action(async (given: string | undefined) => {
-    const settings = readFields(command, FIELD_NAMES);
+const VLLM = new Option("--vllm [URL,...]", "compare on running vLLM servers, http://HOST:PORT");
+
+export const verifyCommand = commandOf({
+  name: "verify",
+  description:
+    "Show that scheduling, moves and drafts change no token and no logprob, bit for bit.",
+  takes: ["[prompts]", "prompts, one JSON object a line (default: the bundled ones)"],
+  help: SERVERS_HELP,
+  fields: FIELD_NAMES,
+  defaults: DEFAULTS,
+  options: [VLLM, renamed("--workers", "llama")],
+  run: (settings, [prompts = BUNDLED_PROMPTS], command) => {
     const { vllm } = command.opts<{ vllm?: string | true }>();
-    const prompts = given ?? BUNDLED_PROMPTS;
-    const isRemote = vllm !== undefined;
-    const run = isRemote ? verifyServers(vllm, prompts, settings) : verify(prompts, settings);
-    setStatus(await run);
-  });
-}
+    return vllm === undefined ? verify(prompts, settings) : verifyServers(vllm, prompts, settings);
+  },
+});
 
 async function verify(path: string, settings: VerifySettings): Promise<number> {
   const { limit, kvTokens, slots, chunkTokens, quiet } = settings;

@@ -1,6 +1,6 @@
 // The one table of options: flag, default, range, help. `--help`, the checks, the environment variables, the
 // keys of a configuration file and the parsed settings all come from it; a command names the fields it takes.
-// To add one: an entry here and its name in the list of the command (FIELD_NAMES or SERVING_FIELDS in cli/*-command.ts).
+// To add one: an entry here and its name in the list of the command (`fields` or SERVING_FIELDS in cli/*-command.ts).
 
 import { AppError } from "../core/base/errors.ts";
 import { DRAFTING, POLICY_HELP, POLICY_NAMES, RUNS } from "../core/schedule/policies.ts";

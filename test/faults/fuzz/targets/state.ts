@@ -1,8 +1,7 @@
 // The settings files that the program reads when it starts.
 
-import { Command } from "commander";
 import fc from "fast-check";
-import { addFields, readFields } from "../../../../src/cli/commander-fields.ts";
+import { commandOf } from "../../../../src/cli/command.ts";
 import { SERVING_FIELDS } from "../../../../src/cli/serve-command.ts";
 import { FIELDS, type FieldName, fileKey } from "../../../../src/config/fields.ts";
 import { anyJson } from "../json-text.ts";
@@ -51,11 +50,13 @@ const json = textInputs(
   settings.map((pairs) => `{${pairs.map(([key, text]) => `"${key}": ${text}`).join(",")}}`),
 );
 
+const about = { name: "serve", description: "", help: "", fields: SERVING_FIELDS };
+const serve = commandOf({ ...about, run: async () => 0 });
+
 function readConfig(path: string): void {
-  const command = new Command("serve").exitOverride();
-  addFields(command, SERVING_FIELDS);
-  command.parse(["--config", path], { from: "user" });
-  readFields(command, SERVING_FIELDS);
+  serve(() => {})
+    .exitOverride()
+    .parse(["--config", path], { from: "user" });
 }
 
 const CONFIG = { codes: ["invalid_config"] } as const;

@@ -1,7 +1,6 @@
 // The log of a server: one line an event on stderr, as text for people or as JSON for machines. What clients can cause
 // any number of times is counted beyond a few lines, so that a flood of errors is not a flood of lines.
 
-import type { Settings } from "../config/fields.ts";
 import { oneLine } from "../core/base/json-line.ts";
 
 export type LogForm = "text" | "json" | "off";
@@ -13,8 +12,8 @@ export type LogFields = Readonly<Record<string, string | number | boolean | null
 
 export type Log = (level: LogLevel, event: string, fields?: LogFields) => void;
 
-/** The log on stderr, as --log gives it: a format, or FORMAT:LEVEL. */
-export function stderrLog(choice: Settings<"log">["log"]): Log {
+/** The log on stderr, as --log gives it. */
+export function stderrLog(choice: LogForm | `${LogForm}:${LogLevel}`): Log {
   const [form, level = "info"] = choice.split(":") as [LogForm, LogLevel?];
   return createLog(form, { level, write: (line) => process.stderr.write(line) });
 }

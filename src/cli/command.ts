@@ -1,8 +1,9 @@
-// Puts fields of the one options table on a commander command, and reads them back as typed settings: from
-// flags first, then the environment, then a configuration file, then the defaults.
+// What a command is: what it is called and takes, and the one function that it calls. Its options are fields of the one
+// options table, read back as typed settings: from flags first, then the environment, then a configuration file, then the
+// defaults.
 
 import { readFileSync } from "node:fs";
-import { type Command, InvalidArgumentError, Option } from "commander";
+import { Command, InvalidArgumentError, Option } from "commander";
 import {
   defaultText,
   envName,
@@ -15,21 +16,48 @@ import {
 import { settingsIn } from "../config/file.ts";
 import { AppError, fileProblem } from "../core/base/errors.ts";
 
-/** Adds an option for each field. `defaults` replace those of the table where a command has its own. */
-export function addFields(
-  command: Command,
-  names: readonly FieldName[],
-  defaults: { readonly [N in FieldName]?: number | string } = {},
-): Command {
-  for (const name of names) {
-    const own = defaults[name];
-    const option = optionOf(FIELDS[name], own);
-    command.addOption(own === undefined ? option : option.default(own));
-  }
-  const [first] = names.map((name) => FIELDS[name]).filter(({ kind }) => kind !== "switch");
-  if (first === undefined) return command;
-  const rule = `${first.flag} is ${envName(first)}; flags override it.`;
-  return command.addHelpText("after", `\nOptions can be set in the environment: ${rule}`);
+interface CommandSpec<N extends FieldName> {
+  readonly name: string;
+  readonly description: string;
+  /** What it takes besides options, and what that is. */
+  readonly takes?: readonly [argument: string, description: string];
+  /** Text below the options. */
+  readonly help: string;
+  readonly fields: readonly N[];
+  /** Defaults of its own, in place of the table's. */
+  readonly defaults?: { readonly [F in FieldName]?: number | string };
+  /** Options that are no fields. */
+  readonly options?: readonly Option[];
+  /** Returns the exit status. */
+  readonly run: (
+    settings: Settings<N>,
+    taken: readonly string[],
+    command: Command,
+  ) => Promise<number>;
+}
+
+export function commandOf<const N extends FieldName>(spec: CommandSpec<N>) {
+  const { name, description, takes, help, fields, defaults = {}, options = [], run } = spec;
+  return (setStatus: (status: number) => void): Command => {
+    const command = new Command(name).description(description).addHelpText("after", help);
+    if (takes !== undefined) command.argument(...takes);
+    for (const option of options) command.addOption(option);
+    for (const name of fields) {
+      const own = defaults[name];
+      const option = optionOf(FIELDS[name], own);
+      command.addOption(own === undefined ? option : option.default(own));
+    }
+    const [first] = fields
+      .map((name): Field => FIELDS[name])
+      .filter((one) => one.kind !== "switch");
+    if (first !== undefined) {
+      const rule = `${first.flag} is ${envName(first)}; flags override it.`;
+      command.addHelpText("after", `\nOptions can be set in the environment: ${rule}`);
+    }
+    return command.action(() =>
+      run(readFields(command, fields), command.args, command).then(setStatus),
+    );
+  };
 }
 
 /** A hidden option for a renamed flag: its use, also by environment variable, is an error that names the new one. */
@@ -45,10 +73,7 @@ export function renamed(flag: string, now: FieldName): Option {
  * The settings of `names` after parsing; absent fields without a default are null.
  * @throws AppError invalid_config: the configuration file is invalid.
  */
-export function readFields<N extends FieldName>(
-  command: Command,
-  names: readonly N[],
-): Settings<N> {
+function readFields<N extends FieldName>(command: Command, names: readonly N[]): Settings<N> {
   const options = command.opts() as Record<string, unknown>;
   const filed = readConfig(options.config, names);
   const settings = names.map((name) => {
