@@ -5,7 +5,7 @@ import packageJson from "../../package.json" with { type: "json" };
 import { type EngineSettings, enginesOf } from "../compose/engines.ts";
 import { type Log, stderrLog } from "../compose/log.ts";
 import { type Ending, operatorLog } from "../compose/operator-log.ts";
-import { serveUntilStopped } from "../compose/serving.ts";
+import { serveUntilStopped } from "../compose/server.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { runNamed } from "../core/schedule/policies.ts";

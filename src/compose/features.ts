@@ -33,8 +33,7 @@ import { Trajectories } from "../server/trajectories/trajectories.ts";
 import { WORKER_ROUTES } from "../server/worker-registry.ts";
 import { heldWeights } from "./kept-weights.ts";
 import { METRICS_ROUTES, metered } from "./metrics.ts";
-import type { Feature } from "./options.ts";
-import type { Parts } from "./parts.ts";
+import type { Feature, Parts } from "./options.ts";
 
 /** Every route of the server, as its row describes it. */
 export function routeTable(): readonly RouteInfo[] {

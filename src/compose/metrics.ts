@@ -8,8 +8,7 @@ import type { LiveView } from "../server/live/view.ts";
 import { SERVING_STATES } from "../server/live/waiting.ts";
 import { bound, type Row } from "../server/route.ts";
 import type { StreamService } from "../server/stream/service.ts";
-import type { Feature } from "./options.ts";
-import type { Parts } from "./parts.ts";
+import type { Feature, Parts } from "./options.ts";
 
 export const METRICS_ROUTES: readonly Row<Metrics>[] = [
   {

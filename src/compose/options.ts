@@ -1,17 +1,29 @@
-// The options of a sidecar and of its server, and the interfaces of both as they run, and of their features.
+// The options of a sidecar and of its server, its parts, and the interfaces of both as they run, and of their features.
 
 import type { DraftMode } from "../core/draft/registry.ts";
 import type { PolicyName } from "../core/schedule/policies.ts";
 import type { WorkerSource } from "../fleet/engines.ts";
-import type { PoolOptions } from "../host/embedded-pool.ts";
+import type { LearnedEpochs } from "../fleet/learned-epochs.ts";
+import type { WorkerPool } from "../fleet/pool.ts";
+import type { WeightUpdates } from "../fleet/updates.ts";
+import type { OpenWait } from "../fleet/waits.ts";
+import type { EmbeddedKvPool, PoolOptions } from "../host/embedded-pool.ts";
+import type { RunJournals } from "../host/journal-file.ts";
+import type { Timers } from "../host/timers.ts";
 import type { WeightsRoots } from "../server/control/weights-roots.ts";
+import type { EngineEncoder, PoolCalls } from "../server/engine-calls.ts";
+import type { PromptHistory } from "../server/history/prompt-history.ts";
 import type { OpenStream, Served } from "../server/http.ts";
 import type { Kept } from "../server/kept.ts";
-import type { KnownRollouts } from "../server/rollouts/known.ts";
+import type { ChatRenderer } from "../server/openai/rendering.ts";
+import type { SavedRequest } from "../server/openai/request-journals.ts";
+import type { KnownRollouts, SavedRollout } from "../server/rollouts/known.ts";
 import type { RolloutLimits } from "../server/rollouts/plan.ts";
 import type { Route } from "../server/route.ts";
 import type { Sidecar, SidecarLimits, SidecarReader } from "../server/sidecar.ts";
 import type { WorkerRegistry, WorkerRegistryOptions } from "../server/worker-registry.ts";
+import type { ThreadedEncoder } from "../text/encoder.ts";
+import type { KeptWeights } from "./kept-weights.ts";
 import type { ModelSide } from "./model.ts";
 import type { OperatorLog } from "./operator-log.ts";
 
@@ -71,19 +83,58 @@ export interface Feature {
   readonly stopped?: () => Promise<void>;
 }
 
-/** A sidecar in this process. */
-export interface RunningSidecar {
+/** Resources that are opened before the sidecar, and closed after it. */
+export interface Resources {
+  readonly kv: EmbeddedKvPool;
+  readonly history: PromptHistory | null;
+  readonly journals: RunJournals | null;
+}
+
+/** The HTTP server in front of the sidecar, as far as features need it. */
+export interface Front {
+  readonly registry: WorkerRegistry;
+  /** The body whose turn to be read comes next; null: none waits. */
+  readonly bodyWait: () => OpenWait | null;
+}
+
+/** Requests and rollouts of an earlier process. */
+export interface Saved {
+  readonly requests: readonly SavedRequest[];
+  readonly rollouts: readonly SavedRollout[];
+}
+
+export interface Parts extends Resources {
+  readonly options: ComposeOptions;
+  /** The HTTP server; null: there is none, and the sidecar is used in this process alone. */
+  readonly front: Front | null;
+  /** The log that gets every event for the operator. */
+  readonly log: OperatorLog;
+  readonly timers: Timers;
+  readonly saved: Saved;
+  readonly pool: WorkerPool;
   readonly sidecar: Sidecar;
+  readonly weights: WeightUpdates;
+  readonly kept: KeptWeights;
+  readonly learned: LearnedEpochs;
+  readonly engines: PoolCalls;
+  readonly encoder: EngineEncoder | ThreadedEncoder;
+  readonly chats: ChatRenderer;
+}
+
+/** A sidecar in this process. */
+export interface RunningSidecar extends Pick<Parts, "sidecar" | "kv" | "encoder" | "chats"> {
   /** Rollouts as POST /v1/rollouts runs them: whole iterations. */
   readonly rollouts: KnownRollouts;
+  /** What a server in front of it serves. */
+  readonly served: Pick<Served, "routes" | "sockets">;
   /** Resolves when each worker has been tried once. @throws AppError: no further try would open one. */
   readonly opened: Promise<void>;
   /** Whether the wanted number of workers has been ready at the same time. */
   hasStarted(): boolean;
   /** Refuses new requests; resolves when all requests in flight have ended. */
   drain(): Promise<void>;
-  /** Ends everything at once. */
-  stop(): Promise<void>;
+  /** Ends everything at once. `hangUp` is called when requests have ended, before the parts that answer them are closed. */
+  stop(hangUp?: () => Promise<void>): Promise<void>;
 }
 
 /** A sidecar behind an HTTP port. */
@@ -99,16 +150,3 @@ export interface RunningServer extends RunningSidecar {
 }
 
 export type BindOptions = Omit<ServeOptions, "model" | "sources">;
-
-/** A server whose port is open but that serves nothing yet; /health gives the reason. */
-export interface BoundServer {
-  readonly url: URL;
-  /** Sets the reason that /health answers with until serving begins. */
-  waitFor(what: string): void;
-  /** Workers that clients name. */
-  readonly registry: WorkerRegistry;
-  /** Starts serving, and begins to open the workers. Call it once. @throws AppError: the core cannot be loaded. */
-  serve(model: ModelSide, sources: readonly WorkerSource[]): Promise<RunningServer>;
-  /** Ends every connection. */
-  stop(): Promise<void>;
-}

@@ -10,8 +10,8 @@ import type { RunReport } from "../core/rollout/report.ts";
 import type { Member } from "../fleet/engines.ts";
 import type { RolloutPlan } from "../server/rollouts/plan.ts";
 import type { RolloutRun, RunGroup } from "../server/rollouts/run.ts";
-import type { ComposeOptions } from "./options.ts";
-import { type ComposedSidecar, openSidecar } from "./sidecar.ts";
+import type { ComposeOptions, RunningSidecar } from "./options.ts";
+import { openSidecar } from "./sidecar.ts";
 
 type Composed =
   | ("model" | "sources" | "policy" | "draft" | "chunkTokens" | "events" | "journal")
@@ -19,7 +19,7 @@ type Composed =
 
 export interface RolloutJob extends Pick<ComposeOptions, Composed> {
   /** Makes the plan, when all engines serve. An error that it throws ends the rollout. */
-  readonly plan: (engines: ComposedSidecar) => Promise<RolloutPlan>;
+  readonly plan: (engines: RunningSidecar) => Promise<RolloutPlan>;
   /** Seconds for which opening engines is retried; null: each is tried once. */
   readonly startS: number | null;
   /**
@@ -76,7 +76,7 @@ class Engines {
   readonly #job: RolloutJob;
   readonly #serving = Promise.withResolvers<void>();
   readonly #failed = Promise.withResolvers<never>();
-  #running: ComposedSidecar | null = null;
+  #running: RunningSidecar | null = null;
   #problem = "no engine has answered";
   #timer: ReturnType<typeof setTimeout> | undefined;
   readonly fail = this.#failed.reject;
@@ -89,7 +89,7 @@ class Engines {
     this.failed.catch(() => undefined);
   }
 
-  async serve(running: ComposedSidecar): Promise<void> {
+  async serve(running: RunningSidecar): Promise<void> {
     const { startS, signal } = this.#job;
     this.#running = running;
     signal.addEventListener("abort", this.#stopped);
@@ -130,7 +130,7 @@ class Engines {
 /** `failed` ends it as well: nothing of it runs on then, as its progress would keep the process from ending. */
 async function rolledOut(
   job: RolloutJob,
-  running: ComposedSidecar,
+  running: RunningSidecar,
   failed: Promise<never>,
 ): Promise<RunReport> {
   const { onGroup, signal } = job;
@@ -186,7 +186,7 @@ async function rolledOut(
 }
 
 /** Begins or resumes the rollout. @throws AppError invalid_config: the journal holds another; and as KnownRollouts.begin. */
-async function begun(job: RolloutJob, running: ComposedSidecar): Promise<RolloutRun> {
+async function begun(job: RolloutJob, running: RunningSidecar): Promise<RolloutRun> {
   const { sidecar, rollouts } = running;
   const plan = await job.plan(running);
   const hash = digestOf(plan);
@@ -218,7 +218,7 @@ function digestOf({ groups }: RolloutPlan): string {
 
 const isWhole = ({ response: { finish } }: RolloutRequest) => finish !== null && finish !== "abort";
 
-function reportOf(job: RolloutJob, run: RolloutRun, { sidecar, kv }: ComposedSidecar): RunReport {
+function reportOf(job: RolloutJob, run: RolloutRun, { sidecar, kv }: RunningSidecar): RunReport {
   const { startMs } = run;
   const own = present(run.report, "a rollout that is over has a report");
   const endMs = startMs + own.wall_s * 1000;

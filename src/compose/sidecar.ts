@@ -1,14 +1,30 @@
 // A sidecar out of its parts and features, with or without a server in front of it: it opens its engines, runs, and ends
-// in order.
+// in order. The parts are engines, requests and weights, in the order in which each needs those before it.
 
+import { type WeightEpoch, weightEpoch } from "../core/base/ids.ts";
+import { loadCore } from "../core/wasm/load.ts";
+import { LearnedEpochs } from "../fleet/learned-epochs.ts";
+import { WorkerPool } from "../fleet/pool.ts";
+import { WeightUpdates } from "../fleet/updates.ts";
 import { openPool } from "../host/embedded-pool.ts";
-import { openRunFiles } from "../host/journal-file.ts";
+import { openRunFiles, type RunJournals } from "../host/journal-file.ts";
+import { randomWord, wallClock } from "../host/system.ts";
+import { timersOf } from "../host/timers.ts";
+import { EngineEncoder, PoolCalls } from "../server/engine-calls.ts";
 import { PromptHistory } from "../server/history/prompt-history.ts";
-import type { Served } from "../server/http.ts";
+import { ChatRenderer } from "../server/openai/rendering.ts";
+import { savedRequest } from "../server/openai/request-journals.ts";
+import { savedRollout } from "../server/rollouts/known.ts";
+import { Sidecar } from "../server/sidecar.ts";
+import { type EncoderLimits, ThreadedEncoder } from "../text/encoder.ts";
 import { featuresOf } from "./features.ts";
+import { KeptWeights } from "./kept-weights.ts";
 import { OperatorFeed } from "./operator-log.ts";
-import type { ComposeOptions, RunningSidecar } from "./options.ts";
-import { type Front, type Parts, partsOf, type Resources } from "./parts.ts";
+import type { ComposeOptions, Front, Parts, Resources, RunningSidecar, Saved } from "./options.ts";
+
+const EPOCH = weightEpoch(0);
+/** Limits of a text: a million tokens of English, and the time that the slower kind of tokenizer takes for them. */
+const ENCODER_LIMITS: EncoderLimits = { charactersMax: 4 * 1024 * 1024, msMax: 30_000 };
 
 /** What surrounds a sidecar: the operator that it reports to, and the server in front of it. */
 interface Around {
@@ -24,7 +40,7 @@ interface Around {
 export async function openSidecar(
   options: ComposeOptions,
   around: Around = { feed: new OperatorFeed(options.events), front: null },
-): Promise<ComposedSidecar> {
+): Promise<RunningSidecar> {
   const {
     historyBytes: limitBytes = 0,
     poolMemoryBytes = 0,
@@ -45,18 +61,11 @@ export async function openSidecar(
   }
 }
 
-/** A sidecar that runs, and what a server in front of it needs. */
-export interface ComposedSidecar extends RunningSidecar, Pick<Parts, "kv" | "encoder" | "chats"> {
-  readonly served: Pick<Served, "routes" | "sockets">;
-  /** Stops the sidecar. `hangUp` is called when requests have ended, before the parts that answer them are closed. */
-  stop(hangUp?: () => Promise<void>): Promise<void>;
-}
-
 /** Builds a sidecar and starts it. @throws AppError: the core cannot be loaded, or a journal is of something else. */
 export function composeSidecar(
   options: ComposeOptions,
   opened: Resources & Around,
-): ComposedSidecar {
+): RunningSidecar {
   const parts = partsOf(options, opened);
   const { sidecar, pool, encoder, timers, kv, journals } = parts;
   const { features, rollouts } = featuresOf(parts);
@@ -96,4 +105,93 @@ export function composeSidecar(
       timers.stop();
     },
   };
+}
+
+/** Makes the parts of a sidecar. @throws AppError invalid_config: a journal is of something else. */
+function partsOf(options: ComposeOptions, opened: Resources & Around): Parts {
+  const { feed, front, kv, history, journals } = opened;
+  const { log } = feed;
+  const timers = timersOf(log.failed);
+  const later = timers.afterwards;
+  const saved = savedIn(journals);
+  const kept = new KeptWeights(journals?.weights ?? null, [...saved.requests, ...saved.rollouts]);
+  const { before } = kept;
+  const { sources, weightsTimeoutMs: timeoutMs, workersMin = 1 } = options;
+  const changed = log.workerChanged;
+  const epoch = before?.epoch ?? EPOCH;
+  const sidecar = sidecarOf(options, { kv, history, timers, epoch, log });
+  const pool = new WorkerPool({
+    sidecar,
+    before,
+    sources,
+    later,
+    changed,
+    workersMin,
+    controlMsMax: timeoutMs,
+  });
+  const weights = new WeightUpdates({
+    sidecar,
+    pool,
+    clock: wallClock,
+    later,
+    timeoutMs,
+    modelNames: options.model.names,
+    notice: log.weightsNotice,
+    held: log.weightsHeld,
+    ...(journals && {
+      keep: (self: WeightUpdates) => kept.write({ sidecar, pool, weights: self }),
+    }),
+  });
+  kept.restore({ sidecar, pool, weights }, log.failed);
+  if (before !== null) log.weightsChanged(before.epoch, before.version);
+  const learned = new LearnedEpochs({
+    sidecar,
+    pool,
+    weights,
+    clock: wallClock,
+    notice: log.weightsNotice,
+  });
+  const engines = new PoolCalls({ pool, sidecar, later });
+  const { text, openTextThread: openThread } = options.model;
+  const encoder =
+    openThread === null
+      ? new EngineEncoder(engines, ENCODER_LIMITS)
+      : new ThreadedEncoder({ text, openThread, limits: ENCODER_LIMITS });
+  const chats = new ChatRenderer({ engines, encoder, rendered: log.chatRendered });
+  const served = { sidecar, pool, weights, kept, learned, engines, encoder, chats };
+  return { options, front, log, timers, saved, kv, history, journals, ...served };
+}
+
+/** The requests and rollouts that journals hold. @throws AppError invalid_config: a journal is of something else. */
+function savedIn(journals: RunJournals | null): Saved {
+  const runs = (journals?.takeSaved() ?? []).map((run) => ({ run, request: savedRequest(run) }));
+  return {
+    requests: runs.flatMap(({ request }) => request ?? []),
+    rollouts: runs.flatMap(({ run, request }) => (request === null ? savedRollout(run) : [])),
+  };
+}
+
+function sidecarOf(
+  options: ComposeOptions,
+  parts: Pick<Parts, "kv" | "history" | "timers" | "log"> & { readonly epoch: WeightEpoch },
+): Sidecar {
+  const { kv, history, timers, epoch, log } = parts;
+  const { policy, draft, chunkTokens } = options;
+  return new Sidecar({
+    rollout: {
+      policy,
+      draft,
+      chunkTokens,
+      epoch,
+      pool: kv,
+      clock: wallClock,
+      core: loadCore(),
+      later: timers.afterwards,
+      ...(history && { history }),
+    },
+    vocabularySize: options.model.text.vocabularySize,
+    ...(options.limits && { limits: options.limits }),
+    random: randomWord,
+    failed: log.failed,
+  });
 }

@@ -2,7 +2,7 @@
 
 import type { OperatorLog } from "../../src/compose/operator-log.ts";
 import type { RunningServer, ServeOptions } from "../../src/compose/options.ts";
-import { bindServer } from "../../src/compose/server.ts";
+import { BoundServer } from "../../src/compose/server.ts";
 import { AppError } from "../../src/core/base/errors.ts";
 import type { VllmLimits } from "../../src/engines/vllm/limits.ts";
 import { openVllmWorker } from "../../src/engines/vllm/open.ts";
@@ -59,7 +59,7 @@ export function serveOptions({ events, eosTokenId = EOS, model, ...given }: Give
 
 /** Resolves when each worker has been tried once. @throws AppError: the address is taken, or no retry would open one. */
 export async function startServer(options: ServeOptions): Promise<RunningServer> {
-  const running = await bindServer(options).serve(options.model, options.sources);
+  const running = await new BoundServer(options).serve(options.model, options.sources);
   try {
     await running.opened;
     return running;
