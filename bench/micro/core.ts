@@ -233,7 +233,7 @@ const ours = [
   heapBench(),
 ];
 const peer = await peerFigures(python, tokens);
-if (peer === null) console.error(`${python} has no arctic-inference: --help says how to get it`);
+if (peer === null) console.error(`${python} has no arctic-inference: see --help`);
 const measurements = ours.map((one): Measurement => {
   const value = peer?.get(one.name);
   return value === undefined ? one : { ...one, baseline: { name: "arctic-inference", value } };

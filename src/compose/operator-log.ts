@@ -27,24 +27,8 @@ export type OperatorLog = ReturnType<typeof operatorLog>;
 
 /** `broken` is called with the error that ended the rollout. */
 export function operatorLog(log: Log, broken: (error: unknown) => void) {
-  let isAnnounced = false;
   return {
-    listening: ({ origin }: URL): void => log("info", "listening", { url: origin }),
-    /** Every engine has been tried once, or none is known yet: for scripts that wait. May be called again. */
-    ready: ({ origin }: URL): void => {
-      if (!isAnnounced) console.log(`foretoken on ${origin}`);
-      isAnnounced = true;
-    },
-    stopping: (state: "waiting for the model" | "opening workers"): void =>
-      log("info", "stopping", { state }),
-    draining: (unfinished: number, seconds: number): void =>
-      log("info", "draining", { unfinished, seconds }),
-    stopped: (ending: Ending, unfinished: number, streams: readonly OpenStream[]): void => {
-      logUnread(log, streams);
-      const outcome = typeof ending === "string" ? ending : errorWithStack(ending.error);
-      const level = ending === "drained" ? "info" : "warn";
-      log(level, "stopped", { outcome, unfinished, streams: streams.length });
-    },
+    ...lifeLog(log),
     workerChanged: ({ source, state, reason }: Member): void =>
       log(state === "ready" ? "info" : "warn", "worker", { worker: source.name, state, reason }),
     engineNotice: (worker: string, { kind, ...fields }: EngineNotice): void =>
@@ -70,20 +54,7 @@ export function operatorLog(log: Log, broken: (error: unknown) => void) {
       log("error", "not_lossless", { engine, reason }),
     /** A request that made workers die was ended. `reason` names it and them. */
     quarantined: (reason: string): void => log("error", "quarantined", { reason }),
-    answered: ({ status, ms, method, asked, ...rest }: AccessEntry): void => {
-      const { path } = rest;
-      const isProbe = PROBE_PATHS.has(path);
-      // What may change what is served: all but the probes of load balancers.
-      const isControl = (CONTROL_PATHS.has(path) && !isProbe) || path.startsWith("/workers/");
-      if (method !== "GET" && isControl) {
-        const fields = { status, ms: Math.round(ms), ...rest, asked };
-        log(status < 400 ? "info" : "warn", "control", fields);
-        return;
-      }
-      // One who asks every second would fill the log; changes of the state have lines of their own.
-      const level = isProbe || status < 400 ? "debug" : status >= 500 ? "warn" : "info";
-      log(level, "answered", { status, ms: Math.round(ms), method, ...rest });
-    },
+    answered: (entry: AccessEntry): void => logAnswer(log, entry),
     /** A request was ended with an error that an engine reported, or that is an engine's fault. */
     refused: (entry: RefusedEntry): void => log("warn", "refused", { ...entry }),
     iterationEnded: (summary: IterationSummary): void =>
@@ -115,6 +86,44 @@ export function operatorLog(log: Log, broken: (error: unknown) => void) {
       broken(error);
     },
   };
+}
+
+/** Steps in the life of a serving process. */
+function lifeLog(log: Log) {
+  let isAnnounced = false;
+  return {
+    listening: ({ origin }: URL): void => log("info", "listening", { url: origin }),
+    /** Every engine has been tried once, or none is known yet: for scripts that wait. May be called again. */
+    ready: ({ origin }: URL): void => {
+      if (!isAnnounced) console.log(`foretoken on ${origin}`);
+      isAnnounced = true;
+    },
+    stopping: (state: "waiting for the model" | "opening workers"): void =>
+      log("info", "stopping", { state }),
+    draining: (unfinished: number, seconds: number): void =>
+      log("info", "draining", { unfinished, seconds }),
+    stopped: (ending: Ending, unfinished: number, streams: readonly OpenStream[]): void => {
+      logUnread(log, streams);
+      const outcome = typeof ending === "string" ? ending : errorWithStack(ending.error);
+      const level = ending === "drained" ? "info" : "warn";
+      log(level, "stopped", { outcome, unfinished, streams: streams.length });
+    },
+  };
+}
+
+function logAnswer(log: Log, { status, ms, method, asked, ...rest }: AccessEntry): void {
+  const { path } = rest;
+  const isProbe = PROBE_PATHS.has(path);
+  // What may change what is served: all but the probes of load balancers.
+  const isControl = (CONTROL_PATHS.has(path) && !isProbe) || path.startsWith("/workers/");
+  if (method !== "GET" && isControl) {
+    const fields = { status, ms: Math.round(ms), ...rest, asked };
+    log(status < 400 ? "info" : "warn", "control", fields);
+    return;
+  }
+  // One who asks every second would fill the log; changes of the state have lines of their own.
+  const level = isProbe || status < 400 ? "debug" : status >= 500 ? "warn" : "info";
+  log(level, "answered", { status, ms: Math.round(ms), method, ...rest });
 }
 
 /** Log lines that name a client that does not read, per warning. */
