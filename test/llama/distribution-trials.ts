@@ -7,7 +7,7 @@ import type { DraftQuery } from "../../src/core/draft/drafter.ts";
 import { drawKey, type RequestSpec } from "../../src/core/request/request.ts";
 import { LlamaContext } from "../../src/engines/llama/context.ts";
 import { LlamaEngine } from "../../src/engines/llama/engine.ts";
-import { loadBackend, openLibrary } from "../../src/engines/llama/native.ts";
+import { loadBackend } from "../../src/engines/llama/native.ts";
 import { Sampler } from "../../src/engines/llama/sampler.ts";
 import { LlamaTokenizer } from "../../src/engines/llama/tokenizer.ts";
 import { LlamaWeights } from "../../src/engines/llama/weights.ts";
@@ -39,10 +39,9 @@ export interface TrialCounts {
   readonly trials: number;
 }
 
-const library = openLibrary();
-loadBackend(library, { deterministic: false });
-const model = LlamaWeights.load(library, MODEL_PATH);
-const tokenizer = LlamaTokenizer.load(library, MODEL_PATH);
+loadBackend({ deterministic: false });
+const model = LlamaWeights.load(MODEL_PATH);
+const tokenizer = LlamaTokenizer.load(MODEL_PATH);
 const prompt = tokenizer.encode(PROMPT);
 
 /** Probabilities of the tokens that follow the prompt and `after`, likeliest first. */

@@ -14,7 +14,7 @@ import { Replica } from "../../src/core/draft/replica.ts";
 import type { RequestSpec } from "../../src/core/request/request.ts";
 import type { KvBlob, WorkerEvent } from "../../src/core/rollout/worker.ts";
 import { LlamaEngine, type LlamaEngineOptions } from "../../src/engines/llama/engine.ts";
-import { type LlamaLibrary, loadBackend, openLibrary } from "../../src/engines/llama/native.ts";
+import { loadBackend, openLibrary } from "../../src/engines/llama/native.ts";
 import type { RunCommand } from "../../src/engines/llama/sequence.ts";
 import { LlamaTokenizer } from "../../src/engines/llama/tokenizer.ts";
 import { LlamaWeights } from "../../src/engines/llama/weights.ts";
@@ -42,7 +42,6 @@ export const skipReason: string | null = (() => {
 export const stillClock: Clock = { nowMs: () => 0 };
 
 interface Shared {
-  readonly library: LlamaLibrary;
   readonly model: LlamaWeights;
   readonly tokenizer: LlamaTokenizer;
 }
@@ -52,10 +51,9 @@ let shared: Shared | null = null;
 /** The bundled model on portable kernels, loaded once for all tests of the process. */
 export function sharedModel(): Shared {
   if (shared === null) {
-    const library = openLibrary();
-    loadBackend(library, { deterministic: true });
-    const model = LlamaWeights.load(library, MODEL_PATH);
-    shared = { library, model, tokenizer: LlamaTokenizer.load(library, MODEL_PATH) };
+    loadBackend({ deterministic: true });
+    const model = LlamaWeights.load(MODEL_PATH);
+    shared = { model, tokenizer: LlamaTokenizer.load(MODEL_PATH) };
   }
   return shared;
 }

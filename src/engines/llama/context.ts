@@ -6,7 +6,7 @@ import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { nativeBytes } from "./libc.ts";
-import { addressOf, type LlamaLibrary, pointerOf } from "./native.ts";
+import { addressOf, openLibrary, pointerOf } from "./native.ts";
 import { BATCH_BYTES, BATCH_WORD, CONTEXT_PARAMS_BYTES, setContextParams } from "./structs.ts";
 import type { LlamaWeights } from "./weights.ts";
 
@@ -26,7 +26,8 @@ export class LlamaContext {
   readonly batchRows: number;
   /** Number of streams. */
   readonly streams: number;
-  readonly #library: LlamaLibrary;
+  readonly #llama = openLibrary().llama;
+  readonly #shim = openLibrary().shim;
   readonly #context: Pointer;
   readonly #memory: Pointer;
   readonly #vocabularySize: number;
@@ -46,33 +47,27 @@ export class LlamaContext {
 
   /** @throws AppError worker_failed: there is no memory for that many streams. */
   constructor(model: LlamaWeights, options: ContextOptions) {
-    const library = model.library;
-    this.#library = library;
+    const llama = this.#llama;
     this.batchRows = options.batchRows;
     this.streams = options.streams;
     this.#vocabularySize = model.info.shape.vocabularySize;
     const params = nativeBytes(CONTEXT_PARAMS_BYTES);
-    const defaults = addressOf(library.llama.llama_context_default_params);
-    library.shim.shim_context_default_params(defaults, ptr(params));
+    const defaults = addressOf(llama.llama_context_default_params);
+    this.#shim.shim_context_default_params(defaults, ptr(params));
     const streamTokens = Math.ceil(options.streamTokens / STREAM_TOKENS_STEP) * STREAM_TOKENS_STEP;
     setContextParams(new DataView(params.buffer), { ...options, streamTokens });
-    const context = pointerOf(
-      library.shim.shim_context_create(
-        addressOf(library.llama.llama_init_from_model),
-        model.pointer,
-        ptr(params),
-      ),
-    );
+    const create = addressOf(llama.llama_init_from_model);
+    const context = pointerOf(this.#shim.shim_context_create(create, model.pointer, ptr(params)));
     if (context === null) {
       const size = `${options.streams} sequences of ${streamTokens} tokens`;
       throw new AppError("worker_failed", `llama.cpp cannot make a context of ${size}`);
     }
     this.#context = context;
-    const memory = pointerOf(library.llama.llama_get_memory(context));
+    const memory = pointerOf(llama.llama_get_memory(context));
     assert(memory !== null, "a decoder's context has KV memory");
     this.#memory = memory;
-    this.#decode = addressOf(library.llama.llama_decode);
-    this.#getLogits = addressOf(library.llama.llama_get_logits_ith);
+    this.#decode = addressOf(llama.llama_decode);
+    this.#getLogits = addressOf(llama.llama_get_logits_ith);
 
     const rows = options.batchRows;
     this.#tokens = new Int32Array(new ArrayBuffer(rows * 4));
@@ -118,7 +113,7 @@ export class LlamaContext {
     assert(this.#rows > 0, "a decode has rows");
     this.#rowCount[0] = this.#rows;
     this.#rows = 0;
-    const status = this.#library.shim.shim_decode(this.#decode, this.#context, this.#batchPointer);
+    const status = this.#shim.shim_decode(this.#decode, this.#context, this.#batchPointer);
     if (status !== 0) {
       throw new AppError("worker_failed", `llama_decode failed with status ${status}`);
     }
@@ -126,7 +121,7 @@ export class LlamaContext {
 
   /** Copies the logits of a row of the last decode to `target`, which has room for the vocabulary. */
   copyLogits(row: number, target: Pointer): void {
-    const copied = this.#library.shim.shim_copy_logits(
+    const copied = this.#shim.shim_copy_logits(
       this.#getLogits,
       this.#context,
       row,
@@ -138,21 +133,21 @@ export class LlamaContext {
 
   /** Removes the stream's KV from `position` on. */
   truncate(stream: number, position: number): void {
-    this.#library.llama.llama_memory_seq_rm(this.#memory, stream, position, -1);
+    this.#llama.llama_memory_seq_rm(this.#memory, stream, position, -1);
   }
 
   clear(stream: number): void {
-    this.#library.llama.llama_memory_seq_rm(this.#memory, stream, -1, -1);
+    this.#llama.llama_memory_seq_rm(this.#memory, stream, -1, -1);
   }
 
   /** Bytes that `exportStream` would write for the stream now. */
   stateBytes(stream: number): number {
-    return Number(this.#library.llama.llama_state_seq_get_size(this.#context, stream));
+    return Number(this.#llama.llama_state_seq_get_size(this.#context, stream));
   }
 
   /** Writes the stream's KV into `target` and returns the number of bytes; 0: it did not fit. */
   exportStream(stream: number, target: Uint8Array): number {
-    const written = this.#library.llama.llama_state_seq_get_data(
+    const written = this.#llama.llama_state_seq_get_data(
       this.#context,
       ptr(target),
       target.length,
@@ -163,7 +158,7 @@ export class LlamaContext {
 
   /** Replaces the stream's KV. false: llama.cpp refused it, and the stream is empty. */
   importStream(stream: number, source: Uint8Array): boolean {
-    const read = this.#library.llama.llama_state_seq_set_data(
+    const read = this.#llama.llama_state_seq_set_data(
       this.#context,
       ptr(source),
       source.length,
@@ -177,6 +172,6 @@ export class LlamaContext {
   free(): void {
     if (this.#freed) return;
     this.#freed = true;
-    this.#library.llama.llama_free(this.#context);
+    this.#llama.llama_free(this.#context);
   }
 }

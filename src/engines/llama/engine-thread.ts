@@ -18,7 +18,6 @@ import {
   type Problem,
   type ToEngine,
 } from "./messages.ts";
-import { openLibrary } from "./native.ts";
 import { baseRowsOf, draftsPay } from "./step-cost.ts";
 import { LlamaWeights, type SharedWeights } from "./weights.ts";
 
@@ -50,7 +49,7 @@ class EngineThread {
   constructor(weights: SharedWeights, settings: LlamaEngineSettings) {
     this.#engine = new LlamaEngine({
       ...settings,
-      model: share(weights),
+      model: new LlamaWeights(weights),
       cpuClock: { nowMs: threadCpuMs },
       speculation: {
         drafter: new Replica({ limitBytes: REPLICA_BYTES }),
@@ -94,7 +93,7 @@ class EngineThread {
     try {
       if (act.kind === "canary") generateWith(engine.model);
       else if (act.kind === "reload") {
-        const weights = share(act.weights);
+        const weights = new LlamaWeights(act.weights);
         // They are tested before they replace weights that work.
         generateWith(weights);
         engine.reload(weights, act.epoch);
@@ -145,10 +144,6 @@ class EngineThread {
     this.#statsKey = key;
     return stats;
   }
-}
-
-function share(weights: SharedWeights): LlamaWeights {
-  return LlamaWeights.share(openLibrary(), weights.pointer, weights.info);
 }
 
 function send(message: FromEngine, transfers: ArrayBuffer[] = []): void {

@@ -15,7 +15,6 @@ import {
   type ScriptedDraft,
   ScriptedDrafter,
   type ScriptView,
-  sharedModel,
   skipReason,
   soloResponse,
 } from "../../../test/llama/engine-fixture.ts";
@@ -326,7 +325,7 @@ describe.skipIf(skipReason !== null)("the port", () => {
     before.take(engine.drain());
     engine.command(run(newRequest(1)));
     engine.step();
-    const weights = LlamaWeights.load(sharedModel().library, OTHER_MODEL_PATH);
+    const weights = LlamaWeights.load(OTHER_MODEL_PATH);
     engine.reload(weights, weightEpoch(1));
     expect(engine.drain()).toEqual([{ kind: "advanced", epoch: weightEpoch(1) }]);
     expect(engine.epoch).toBe(weightEpoch(1));

@@ -122,7 +122,8 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     if (norm === undefined) throw new Error("the model has a last norm");
     bytes.writeFloatLE(Number.NaN, norm.offset);
     writeFileSync(path, bytes);
-    const damaged = LlamaWeights.load(sharedModel().library, path);
+    const { model: sound } = sharedModel();
+    const damaged = LlamaWeights.load(path);
     const engine = newEngine({ model: damaged });
     for (let id = 0; id < 6; id += 1) engine.command(run(newRequest(id, { temperature: id % 2 })));
     const collector = runToEnd(engine);
@@ -132,7 +133,7 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
       expect(status).toBe(502);
       expect(message).toContain("logits are not numbers");
     }
-    engine.reload(sharedModel().model, engine.epoch);
+    engine.reload(sound, engine.epoch);
     engine.command(run(newRequest(9)));
     runToEnd(engine, collector);
     expectSolo(collector, newRequest(9));

@@ -108,7 +108,7 @@ function compileShim() {
 export type GgmlSymbols = ReturnType<typeof openGgml>["symbols"];
 
 /** libllama and the shim, as opened in one thread. */
-export interface LlamaLibrary {
+interface LlamaLibrary {
   readonly llama: ReturnType<typeof openLlama>["symbols"];
   readonly ggml: GgmlSymbols;
   readonly shim: ReturnType<typeof compileShim>["symbols"];
@@ -158,8 +158,8 @@ export function openLibrary(): LlamaLibrary {
 }
 
 /** Turns the library's log on: it writes to the process's standard error. */
-export function speakUp({ llama }: LlamaLibrary): void {
-  llama.llama_log_set(null, null);
+export function speakUp(): void {
+  openLibrary().llama.llama_log_set(null, null);
 }
 
 let backend: "portable" | "fastest" | null = null;
@@ -169,25 +169,24 @@ let backend: "portable" | "fastest" | null = null;
  * @throws AppError native_library_missing when it cannot be loaded, invalid_config when the process
  * already has the other one.
  */
-export function loadBackend(library: LlamaLibrary, options: { deterministic: boolean }): void {
+export function loadBackend(options: { deterministic: boolean }): void {
   const kind = options.deterministic ? "portable" : "fastest";
   if (backend === kind) return;
   if (backend !== null) {
     const problem = `runs the ${backend} llama.cpp kernels and cannot change to the ${kind} ones`;
     throw new AppError("invalid_config", `this process ${problem}`);
   }
-  const { ggml } = library;
+  const { ggml, llama, files } = openLibrary();
   if (kind === "fastest") {
-    ggml.ggml_backend_load_all_from_path(ptr(cString(library.files.folder)));
+    ggml.ggml_backend_load_all_from_path(ptr(cString(files.folder)));
   } else {
-    const file = library.files.portableBackend;
+    const file = files.portableBackend;
     if (file === null || ggml.ggml_backend_load(ptr(cString(file))) === null) {
-      throw new AppError(
-        "native_library_missing",
-        `deterministic runs need the portable llama.cpp kernels (${file ?? "none for this platform"}), which cannot be loaded`,
-      );
+      const kernels = `the portable llama.cpp kernels (${file ?? "none for this platform"})`;
+      const problem = `deterministic runs need ${kernels}, which cannot be loaded`;
+      throw new AppError("native_library_missing", problem);
     }
   }
-  library.llama.llama_backend_init();
+  llama.llama_backend_init();
   backend = kind;
 }

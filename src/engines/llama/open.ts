@@ -8,7 +8,7 @@ import type { EngineWorker } from "../../core/rollout/worker.ts";
 import { Lane, openThread } from "../../text/job-lane.ts";
 import { MemoryFile } from "./files.ts";
 import type { LlamaEngineSettings } from "./messages.ts";
-import { loadBackend, openLibrary } from "./native.ts";
+import { loadBackend } from "./native.ts";
 import { LlamaTokenizer } from "./tokenizer.ts";
 import { HeldWeights, LlamaWeights, type ModelInfo } from "./weights.ts";
 import { readWeights } from "./weights-reader.ts";
@@ -37,13 +37,12 @@ export interface LlamaWorkerOptions
  */
 export async function openLlamaModel(options: LlamaModelOptions): Promise<LlamaModel> {
   const { path } = options;
-  const library = openLibrary();
-  loadBackend(library, options);
+  loadBackend(options);
   const form = MemoryFile.create();
   try {
     const { file, id } = await readWeights({ ...options, isFirst: true, form });
     try {
-      const text = LlamaTokenizer.load(library, file.path, path);
+      const text = LlamaTokenizer.load(file.path, path);
       return new LlamaModel(options, { form, text, id, loaded: await load(file, path) });
     } finally {
       file.close();
@@ -128,14 +127,14 @@ export class LlamaModel {
     }
   }
 
-  #keep(id: WeightsId, { pointer, info }: LoadedModel): HeldWeights {
-    const free = () => LlamaWeights.share(openLibrary(), pointer, info).free();
+  #keep(id: WeightsId, loaded: LoadedModel): HeldWeights {
+    const free = () => new LlamaWeights(loaded).free();
     const concurrent = this.#loaded.get(id);
     if (concurrent !== undefined) {
       free();
       return concurrent.hold();
     }
-    const held = new HeldWeights({ id, pointer, info }, () => {
+    const held = new HeldWeights({ id, ...loaded }, () => {
       this.#loaded.delete(id);
       free();
     });

@@ -9,7 +9,7 @@ import { VocabularyText } from "../../text/decoding.ts";
 import type { EncoderThread } from "../../text/encoder.ts";
 import { openThread } from "../../text/job-lane.ts";
 import { nativeBytes } from "./libc.ts";
-import { type LlamaLibrary, pointerOf } from "./native.ts";
+import { openLibrary, pointerOf } from "./native.ts";
 import { LlamaWeights, metaString } from "./weights.ts";
 
 const VOCABULARY_NONE = 0;
@@ -26,6 +26,7 @@ const TEMPLATE_KEYS = {
 
 export class LlamaTokenizer extends VocabularyText {
   readonly vocabularySize: number;
+  readonly #llama = openLibrary().llama;
   readonly #weights: LlamaWeights;
   readonly #vocab: Pointer;
   protected readonly template: ChatTemplate;
@@ -36,8 +37,8 @@ export class LlamaTokenizer extends VocabularyText {
   #hasThreads = false;
 
   /** Loads the vocabulary of a file. `name`: the file's name in errors. @throws AppError model_unreadable. */
-  static load(library: LlamaLibrary, path: string, name = path): LlamaTokenizer {
-    const weights = LlamaWeights.load(library, path, { vocabularyOnly: true, name });
+  static load(path: string, name = path): LlamaTokenizer {
+    const weights = LlamaWeights.load(path, { vocabularyOnly: true, name });
     try {
       return new LlamaTokenizer(weights, name);
     } catch (error) {
@@ -49,23 +50,29 @@ export class LlamaTokenizer extends VocabularyText {
   /** Uses loaded weights, which must stay open. @throws AppError model_unreadable. */
   constructor(weights: LlamaWeights, name = weights.info.path) {
     super();
+    const { pointer, info } = weights;
     this.#weights = weights;
-    const { library } = weights;
-    const vocab = pointerOf(library.llama.llama_model_get_vocab(this.#weights.pointer));
+    const vocab = pointerOf(this.#llama.llama_model_get_vocab(pointer));
     assert(vocab !== null, "a loaded model has a vocabulary");
     this.#vocab = vocab;
-    this.vocabularySize = this.#weights.info.shape.vocabularySize;
+    this.vocabularySize = info.shape.vocabularySize;
     // llama.cpp aborts the process when such a vocabulary is asked to tokenize.
-    if (library.llama.llama_vocab_type(vocab) === VOCABULARY_NONE) {
+    if (this.#llama.llama_vocab_type(vocab) === VOCABULARY_NONE) {
       throw new AppError("model_unreadable", `${name}: the model has no tokenizer`);
     }
-    const { pointer } = this.#weights;
-    const templates = new Map<string, string>();
-    for (const [name, key] of Object.entries(TEMPLATE_KEYS)) {
-      const source = metaString(library, pointer, key);
-      if (source !== "") templates.set(name, source);
-    }
-    this.template = new ChatTemplate(templates, this.#namedTokens());
+    const keys = Object.entries(TEMPLATE_KEYS);
+    const templates = keys.map(([of, key]) => [of, metaString(pointer, key)] as const);
+    // The texts of two tokens, under the names that templates use.
+    const named = [
+      ["bos_token", this.#llama.llama_vocab_bos(vocab)],
+      ["eos_token", this.#llama.llama_vocab_eos(vocab)],
+    ] as const;
+    this.template = new ChatTemplate(
+      new Map(templates.filter(([, source]) => source !== "")),
+      Object.fromEntries(
+        named.flatMap(([of, token]) => (token < 0 ? [] : [[of, this.decode([token])]])),
+      ),
+    );
   }
 
   encode(text: string, options: { addSpecial: boolean } = NOTHING_ADDED): Int32Array {
@@ -75,7 +82,7 @@ export class LlamaTokenizer extends VocabularyText {
     bytes.set(utf8);
     // No token is shorter than a byte, and at most two are added: this is always room enough.
     const out = new Int32Array(new ArrayBuffer((utf8.length + 3) * 4));
-    const count = this.#weights.library.llama.llama_tokenize(
+    const count = this.#llama.llama_tokenize(
       this.#vocab,
       ptr(bytes),
       utf8.length,
@@ -101,34 +108,16 @@ export class LlamaTokenizer extends VocabularyText {
   }
 
   pieceOf(token: number): Uint8Array {
-    let piece = this.#pieces.get(token);
-    if (piece === undefined) {
-      piece = this.#readPiece(token, true);
-      this.#pieces.set(token, piece);
-    }
-    return piece;
+    return this.#pieces.getOrInsertComputed(token, () => this.#readPiece(token, true));
   }
 
   /** Whether a token is special: then the library decodes it to no text, unless that is requested. */
   isSpecial(token: number): boolean {
-    let special = this.#special.get(token);
-    if (special === undefined) {
-      special = this.pieceOf(token).length > 0 && this.#readPiece(token, false).length === 0;
-      this.#special.set(token, special);
-    }
-    return special;
-  }
-
-  /** The texts of the BOS and EOS tokens, under the names that templates use. */
-  #namedTokens(): Record<string, string> {
-    const { llama } = this.#weights.library;
-    const names: Record<string, string> = {};
-    const add = (name: string, token: number): void => {
-      if (token >= 0) names[name] = this.decode([token]);
-    };
-    add("bos_token", llama.llama_vocab_bos(this.#vocab));
-    add("eos_token", llama.llama_vocab_eos(this.#vocab));
-    return names;
+    const isHidden = () => this.#readPiece(token, false).length === 0;
+    return this.#special.getOrInsertComputed(
+      token,
+      () => this.pieceOf(token).length > 0 && isHidden(),
+    );
   }
 
   #readPiece(token: number, special: boolean): Uint8Array {
@@ -143,7 +132,7 @@ export class LlamaTokenizer extends VocabularyText {
   }
 
   #toPiece(token: number, buffer: Uint8Array, special: boolean): number {
-    const { llama } = this.#weights.library;
-    return llama.llama_token_to_piece(this.#vocab, token, ptr(buffer), buffer.length, 0, special);
+    const { length } = buffer;
+    return this.#llama.llama_token_to_piece(this.#vocab, token, ptr(buffer), length, 0, special);
   }
 }

@@ -20,7 +20,7 @@ import { convertWeights, keptRanges } from "./checkpoint.ts";
 import { copyRange, openToRead, pathOf, unreadable } from "./files.ts";
 import { readGgufHead, weightsIdOf } from "./gguf.ts";
 import { endWithParent } from "./libc.ts";
-import { type LlamaLibrary, loadBackend, openLibrary, speakUp } from "./native.ts";
+import { loadBackend, speakUp } from "./native.ts";
 import { LlamaTokenizer } from "./tokenizer.ts";
 import { LlamaWeights } from "./weights.ts";
 import {
@@ -55,12 +55,11 @@ function read({ path, deterministic, isFirst }: ReadRequest): void {
   const form = isFirst ? null : FORM;
   importWeights({ path, target: TARGET, form, progress: () => progress("reading") });
   begin("loading");
-  const library = openLibrary();
-  loadBackend(library, { deterministic });
-  speakUp(library);
+  loadBackend({ deterministic });
+  speakUp();
   const file = pathOf(TARGET);
-  if (isFirst) checkTokenizer(library, file, path);
-  checkWeights(library, file, path);
+  if (isFirst) checkTokenizer(file, path);
+  checkWeights(file, path);
   begin("hashing");
   if (isFirst) writeForm(path);
   report({ id: weightsIdOf(file, path, () => progress("hashing")) });
@@ -95,8 +94,8 @@ const TEXT_SAMPLE = [
 ].join("");
 
 /** Tests that an engine can serve with the weights. @throws AppError model_unreadable: it cannot. */
-function checkWeights(library: LlamaLibrary, path: string, name: string): void {
-  const model = LlamaWeights.load(library, path, { name, isTrial: true });
+function checkWeights(path: string, name: string): void {
+  const model = LlamaWeights.load(path, { name, isTrial: true });
   try {
     generateWith(model);
   } finally {
@@ -105,8 +104,8 @@ function checkWeights(library: LlamaLibrary, path: string, name: string): void {
 }
 
 /** Tests the vocabulary and the chat template. @throws AppError model_unreadable: one cannot be used. */
-function checkTokenizer(library: LlamaLibrary, path: string, name: string): void {
-  const tokenizer = LlamaTokenizer.load(library, path, name);
+function checkTokenizer(path: string, name: string): void {
+  const tokenizer = LlamaTokenizer.load(path, name);
   tokenizer.decode(tokenizer.encode(TEXT_SAMPLE, { addSpecial: true }));
   for (let from = 0; from < tokenizer.vocabularySize; from += TEXT_TOKENS) {
     const count = Math.min(TEXT_TOKENS, tokenizer.vocabularySize - from);

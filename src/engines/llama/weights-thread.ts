@@ -2,7 +2,6 @@
 // wait. The weights stay in the process; only the pointer is sent.
 
 import { serveJobs } from "../../text/job-lane.ts";
-import { openLibrary } from "./native.ts";
 import { LlamaWeights, type SharedWeights } from "./weights.ts";
 
 export interface LoadRequest {
@@ -15,6 +14,6 @@ export interface LoadRequest {
 export type LoadedModel = Omit<SharedWeights, "id">;
 
 serveJobs(() => ({ path, name }: LoadRequest): LoadedModel => {
-  const { pointer, info } = LlamaWeights.load(openLibrary(), path, { name });
+  const { pointer, info } = LlamaWeights.load(path, { name });
   return { pointer, info };
 });

@@ -6,7 +6,7 @@ import { assert } from "../../core/base/assert.ts";
 import type { WeightsId } from "../../core/base/ids.ts";
 import { unreadable } from "./files.ts";
 import { cString, nativeBytes } from "./libc.ts";
-import { addressOf, type LlamaLibrary, pointerOf } from "./native.ts";
+import { addressOf, openLibrary, pointerOf } from "./native.ts";
 import { MODEL_PARAMS_BYTES, setModelParams } from "./structs.ts";
 
 /** The shape of a model. A weight update needs an equal shape. */
@@ -71,13 +71,13 @@ interface LoadOptions {
 }
 
 export class LlamaWeights {
-  readonly library: LlamaLibrary;
   readonly pointer: Pointer;
   readonly info: ModelInfo;
 
-  private constructor(library: LlamaLibrary, pointer: Pointer, info: ModelInfo) {
-    this.library = library;
-    this.pointer = pointer;
+  /** A model that this thread or another has loaded and keeps alive. */
+  constructor({ pointer, info }: Pick<SharedWeights, "pointer" | "info">) {
+    assert(pointer > 0, "a loaded model has an address");
+    this.pointer = pointer as Pointer;
     this.info = info;
   }
 
@@ -86,48 +86,34 @@ export class LlamaWeights {
    * so weights-reader.ts first tests it in a child process.
    * @throws AppError model_unreadable, which names the file.
    */
-  static load(library: LlamaLibrary, path: string, given: Partial<LoadOptions> = {}): LlamaWeights {
+  static load(path: string, given: Partial<LoadOptions> = {}): LlamaWeights {
     const options = { vocabularyOnly: false, isTrial: false, name: path, ...given };
     const { name, vocabularyOnly } = options;
+    const { llama, shim } = openLibrary();
     const params = nativeBytes(MODEL_PARAMS_BYTES);
-    library.shim.shim_model_default_params(
-      addressOf(library.llama.llama_model_default_params),
-      ptr(params),
-    );
+    shim.shim_model_default_params(addressOf(llama.llama_model_default_params), ptr(params));
     setModelParams(new DataView(params.buffer), options);
-    const pointer = pointerOf(
-      library.shim.shim_model_load(
-        addressOf(library.llama.llama_model_load_from_file),
-        ptr(cString(path)),
-        ptr(params),
-      ),
-    );
+    const load = addressOf(llama.llama_model_load_from_file);
+    const pointer = pointerOf(shim.shim_model_load(load, ptr(cString(path)), ptr(params)));
     if (pointer === null)
       throw unreadable(name, "llama.cpp cannot load it, damaged or unsupported");
-    const problem = vocabularyOnly ? null : unsupported(library, pointer);
+    const problem = vocabularyOnly ? null : unsupported(pointer);
     if (problem !== null) {
-      library.llama.llama_model_free(pointer);
+      llama.llama_model_free(pointer);
       throw unreadable(name, problem);
     }
-    const info = readInfo(library, pointer, { path: name, vocabularyOnly });
-    return new LlamaWeights(library, pointer, info);
-  }
-
-  /** Uses a model that another thread loaded and keeps alive. */
-  static share(library: LlamaLibrary, pointer: number, info: ModelInfo): LlamaWeights {
-    assert(pointer > 0, "a shared model has an address");
-    return new LlamaWeights(library, pointer as Pointer, info);
+    return new LlamaWeights({ pointer, info: infoOf(pointer, name, vocabularyOnly) });
   }
 
   /** Frees the model. Only its loader may call this, after all contexts are freed. */
   free(): void {
-    this.library.llama.llama_model_free(this.pointer);
+    openLibrary().llama.llama_model_free(this.pointer);
   }
 }
 
 /** Why the engine cannot serve the architecture; null: it can. A rejected draft's KV, for instance, must be removable. */
-function unsupported(library: LlamaLibrary, pointer: Pointer): string | null {
-  const { llama } = library;
+function unsupported(pointer: Pointer): string | null {
+  const { llama } = openLibrary();
   if (llama.llama_model_is_recurrent(pointer) || llama.llama_model_is_hybrid(pointer)) {
     return "recurrent models cannot take back rejected drafts and are not supported";
   }
@@ -135,12 +121,8 @@ function unsupported(library: LlamaLibrary, pointer: Pointer): string | null {
   return null;
 }
 
-function readInfo(
-  library: LlamaLibrary,
-  pointer: Pointer,
-  source: { path: string; vocabularyOnly: boolean },
-): ModelInfo {
-  const { llama } = library;
+function infoOf(pointer: Pointer, path: string, vocabularyOnly: boolean): ModelInfo {
+  const { llama } = openLibrary();
   const vocab = pointerOf(llama.llama_model_get_vocab(pointer));
   assert(vocab !== null, "a loaded model has a vocabulary");
   const vocabularySize = llama.llama_vocab_n_tokens(vocab);
@@ -149,14 +131,14 @@ function readInfo(
     if (llama.llama_vocab_is_eog(vocab, token)) stopTokenIds.push(token);
   }
   return {
-    path: source.path,
+    path,
     shape: {
-      architecture: metaString(library, pointer, "general.architecture"),
+      architecture: metaString(pointer, "general.architecture"),
       vocabularySize,
       layers: llama.llama_model_n_layer(pointer),
       embedding: llama.llama_model_n_embd(pointer),
       // Aborts the process where no layer was read.
-      kvHeads: source.vocabularyOnly ? 0 : llama.llama_model_n_head_kv(pointer),
+      kvHeads: vocabularyOnly ? 0 : llama.llama_model_n_head_kv(pointer),
     },
     contextTokens: llama.llama_model_n_ctx_train(pointer),
     eosTokenId: llama.llama_vocab_eos(vocab),
@@ -165,11 +147,11 @@ function readInfo(
 }
 
 /** A string of the file's metadata; empty: there is none. */
-export function metaString(library: LlamaLibrary, pointer: Pointer, key: string): string {
+export function metaString(pointer: Pointer, key: string): string {
   const name = cString(key);
   // Returns the bytes of the value, whether it fits or not; negative: there is none.
   const read = (value: Uint8Array): number =>
-    library.llama.llama_model_meta_val_str(pointer, ptr(name), ptr(value), value.length);
+    openLibrary().llama.llama_model_meta_val_str(pointer, ptr(name), ptr(value), value.length);
   const value = nativeBytes(Math.max(0, read(nativeBytes(1))) + 1);
   read(value);
   return new TextDecoder().decode(value.subarray(0, -1));
