@@ -34,15 +34,45 @@ const HEADERS = {
 };
 
 export function eventStream(job: Job, view: StreamView, options: StreamOptions): Response {
-  const pieces = piecesOf(job, view);
+  const cursors = job.outputs.map(newCursor);
+  /** Outputs that have parts which the client has not read. */
+  const fresh = new Set(job.outputs);
+  let open = job.outputs.length;
+  let text: string | null = null;
   let failure: unknown = null;
+  const failed = (error: unknown, before = ""): StreamPiece => {
+    const written = view.failed?.(error) ?? `data: ${JSON.stringify(errorBody(error))}\n\n`;
+    return { text: before + written, end: "failed" };
+  };
+  const piece = (): StreamPiece | null => {
+    text ??= view.head?.() ?? "";
+    for (const output of fresh) {
+      const cursor = cursors[output.index];
+      fresh.delete(output);
+      if (cursor === undefined || cursor.isOver) continue;
+      if (cursor.restarts !== output.restarts && cursor.tokens > 0) {
+        const message = `response ${output.index} had to restart after a worker failed`;
+        return failed(new AppError("worker_failed", message), text);
+      }
+      cursor.restarts = output.restarts;
+      text += view.delta(output, cursor);
+      if (cursor.isOver) open -= 1;
+      if (text.length >= PIECE_CHARACTERS) break;
+    }
+    const written = text;
+    text = "";
+    if (open === 0) {
+      return { text: written + (view.tail?.() ?? "") + (view.done ?? DONE), end: "done" };
+    }
+    return written === "" ? null : { text: written, hasMore: fresh.size > 0 };
+  };
   const next = (): StreamPiece | null => {
-    if (failure !== null) return failed(view, failure);
+    if (failure !== null) return failed(failure);
     try {
-      return pieces.next();
+      return piece();
     } catch (error) {
       options.crashed(error);
-      return failed(view, internal(error));
+      return failed(internal(error));
     }
   };
   let endReading = () => {};
@@ -53,50 +83,9 @@ export function eventStream(job: Job, view: StreamView, options: StreamOptions):
   const { response, news } = pulledStream({ ...options, headers: HEADERS, next, closed });
   endReading = job.read((outputs, error) => {
     failure ??= error;
-    pieces.add(outputs);
+    for (const output of outputs) fresh.add(output);
     news();
   });
   if (options.signal?.aborted === true) endReading();
   return response;
-}
-
-function failed(view: StreamView, error: unknown, before = ""): StreamPiece {
-  const written = view.failed?.(error) ?? `data: ${JSON.stringify(errorBody(error))}\n\n`;
-  return { text: `${before}${written}`, end: "failed" };
-}
-
-function piecesOf(job: Job, view: StreamView) {
-  const cursors = job.outputs.map(newCursor);
-  /** Outputs that have parts which the client has not read. */
-  const fresh = new Set(job.outputs);
-  let open = job.outputs.length;
-  let text: string | null = null;
-  return {
-    add: (outputs: readonly Output[]) => {
-      for (const output of outputs) fresh.add(output);
-    },
-    /** Returns the next piece; null: there is nothing to write. */
-    next: (): StreamPiece | null => {
-      text ??= view.head?.() ?? "";
-      for (const output of fresh) {
-        const cursor = cursors[output.index];
-        fresh.delete(output);
-        if (cursor === undefined || cursor.isOver) continue;
-        if (cursor.restarts !== output.restarts && cursor.tokens > 0) {
-          const message = `response ${output.index} had to restart after a worker failed`;
-          return failed(view, new AppError("worker_failed", message), text);
-        }
-        cursor.restarts = output.restarts;
-        text += view.delta(output, cursor);
-        if (cursor.isOver) open -= 1;
-        if (text.length >= PIECE_CHARACTERS) break;
-      }
-      const written = text;
-      text = "";
-      if (open === 0) {
-        return { text: written + (view.tail?.() ?? "") + (view.done ?? DONE), end: "done" };
-      }
-      return written === "" ? null : { text: written, hasMore: fresh.size > 0 };
-    },
-  };
 }

@@ -24,16 +24,8 @@ export const VERSION_FIELD = v.pipe(
   name,
 );
 
-const EXTRA_FIELDS = [
-  "group_id",
-  "session_id",
-  "program_id",
-  "policy_version",
-  "weight_version",
-] as const;
-type OriginFields = {
-  readonly [K in (typeof EXTRA_FIELDS)[number] | "cache_salt"]?: string | null | undefined;
-};
+type ExtraField = "group_id" | "session_id" | "program_id" | "policy_version" | "weight_version";
+type OriginFields = { readonly [K in ExtraField | "cache_salt"]?: string | null | undefined };
 
 const KEY_FORM = "is not as SESSION:NAME;GROUP:NAME;TOKEN:TOKEN, without what is not there";
 
@@ -48,12 +40,11 @@ export function originOf(
   extraArgs: Record<string, unknown>,
   sessionHeaders: readonly string[] = [],
 ): Origin {
-  const given = (field: (typeof EXTRA_FIELDS)[number]): string | null => {
+  const given = (field: ExtraField): string | null => {
     const extra = textOf(field, extraArgs[field]);
     delete extraArgs[field];
     return fields[field] ?? extra;
   };
-  const [group = null, session, program, policy, weights] = EXTRA_FIELDS.map(given);
   const named = (header: string) => nameIn(header, headers.get(header));
   const own = () => sessionHeaders.map(named).find((name) => name !== null) ?? null;
   const apiKey = apiKeyIn(headers);
@@ -61,11 +52,14 @@ export function originOf(
   // Its turns would be of no session, and nobody would see it. It may hold a token, which no message shows.
   if (key === null && apiKey?.startsWith("SESSION:")) throw invalid("the API key", KEY_FORM);
   const keyName = (field: "session" | "group") => nameIn("the API key", key?.[field] ?? null);
+  // Each is read, for it to be taken out.
+  const [group, session, program] = [given("group_id"), given("session_id"), given("program_id")];
+  const [policy, weights] = [given("policy_version"), given("weight_version")];
   return {
     group: named("X-Foretoken-Group") ?? group ?? keyName("group"),
     session: named("X-Session-ID") ?? session ?? program ?? own() ?? keyName("session"),
     salt: fields.cache_salt ?? null,
-    version: policy ?? weights ?? null,
+    version: policy ?? weights,
   };
 }
 

@@ -79,21 +79,17 @@ export class RequestJournals {
     for (const one of saved) this.#saved.set(nameOf(one), one);
   }
 
-  /**
-   * The journal of a request that begins. `draws`: its random numbers, where an earlier process began it; else empty. `begin`
-   * journals the responses to each prompt, which have just joined, and restores their saved output; null: no journal is kept,
-   * because the request wants reports that journals do not have, or there are too many.
-   */
-  of(key: RequestKey) {
-    const earlier = this.#saved.get(nameOf(key)) ?? null;
-    const saved = earlier?.digest === key.digest ? earlier : null;
-    return {
-      draws: saved?.draws ?? [],
-      begin: (responses: readonly (readonly RolloutRequest[])[]) => this.#begin(key, responses),
-    };
+  /** Keys of the random numbers of a request's responses, where an earlier process began it; else empty. */
+  drawsOf(key: RequestKey): SavedRequest["draws"] {
+    const saved = this.#saved.get(nameOf(key));
+    return saved?.digest === key.digest ? saved.draws : [];
   }
 
-  #begin(key: RequestKey, responses: readonly (readonly RolloutRequest[])[]): RunJournal | null {
+  /**
+   * Journals the responses to each prompt of a request, which have just joined, and restores their saved output. null: no journal
+   * is kept, because the request wants reports that journals do not have, or there are too many.
+   */
+  begin(key: RequestKey, responses: readonly (readonly RolloutRequest[])[]): RunJournal | null {
     if (this.#isClosed || this.#live.size >= JOURNALS_MAX) return null;
     const requests = responses.flat();
     // A journal keeps tokens and logprobs, but no reports on prompts or experts.
@@ -104,12 +100,10 @@ export class RequestJournals {
     const isSame = earlier?.digest === key.digest && this.#isCurrent(earlier.run);
     if (earlier !== null && !isSame) this.#drop(earlier);
     this.#saved.delete(nameOf(key));
-    const saved = isSame ? earlier : null;
     const { files, held, sidecar } = this.#options;
-    const journal: RunJournal = new RunJournal(files, saved?.run ?? null, () =>
-      this.#live.delete(journal),
-    );
-    if (saved === null) {
+    const run = isSame ? earlier.run : null;
+    const journal: RunJournal = new RunJournal(files, run, () => this.#live.delete(journal));
+    if (run === null) {
       const draws = responses.map((row) => row.map(({ spec }) => spec.draw));
       journal.describe({ kind: "request", ...key, draws, ...held() });
     }

@@ -21,8 +21,6 @@ export interface ServedModelOptions {
   readonly version: (epoch: WeightEpoch) => string;
 }
 
-const NO_ADAPTERS: ReadonlySet<string> = new Set();
-
 export class ServedModel {
   readonly text: Text;
   readonly hasText: boolean;
@@ -50,10 +48,6 @@ export class ServedModel {
     return this.#options.modelNames[0];
   }
 
-  get #adapters(): ReadonlySet<string> {
-    return this.#options.adapters?.() ?? NO_ADAPTERS;
-  }
-
   /** Room for a prompt and its response; null: no worker is in service. */
   get contextTokens(): number | null {
     const tokens = this.#contextTokens();
@@ -69,7 +63,7 @@ export class ServedModel {
   adapterOf(model: string | null | undefined): string | null {
     if (model === null || model === undefined) return null;
     if (this.#options.modelNames.includes(model)) return null;
-    if (this.#adapters.has(model)) return model;
+    if (this.#options.adapters?.().has(model)) return model;
     throw new AppError("not_found", `The model \`${model}\` does not exist.`);
   }
 
@@ -85,7 +79,8 @@ export class ServedModel {
   }
 
   cards(): object[] {
-    return [...this.#options.modelNames, ...this.#adapters].map((id) => this.card(id));
+    const { modelNames, adapters } = this.#options;
+    return [...modelNames, ...(adapters?.() ?? [])].map((id) => this.card(id));
   }
 
   /** The entry of GET /v1/models/:id. @throws AppError as `adapterOf`. */

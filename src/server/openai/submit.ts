@@ -24,8 +24,8 @@ interface Lease {
   release(): void;
 }
 
-/** Prefix and suffix that answers put around a request's id: `cmpl-ID-0` is its first prompt, as in vLLM. */
-const WRITTEN_ID = /^(?:generate-tokens-|cmpl-|chatcmpl-)(.+?)(?:-\d+)?$/s;
+/** A request's id as answers write it: `cmpl-ID-0` is its first prompt, as in vLLM. Captures it with the number and without. */
+const WRITTEN_ID = /^(?:generate-tokens-|cmpl-|chatcmpl-)((.+?)(?:-\d+)?)$/s;
 
 export class Jobs {
   readonly #parts: PlaneParts;
@@ -61,13 +61,9 @@ export class Jobs {
 
   /** Aborts the requests with these ids, or all (null); returns how many there were. */
   abort(requestIds: readonly string[] | null): number {
-    const wanted = new Set(requestIds ?? []);
-    for (const id of requestIds ?? []) {
-      const [, own] = WRITTEN_ID.exec(id) ?? [];
-      if (own !== undefined) wanted.add(own);
-      // A client's own id may end in a number.
-      wanted.add(id.replace(/^(?:generate-tokens-|cmpl-|chatcmpl-)/, ""));
-    }
+    // A client's own id may end in a number.
+    const meant = (id: string) => [id, ...(WRITTEN_ID.exec(id)?.slice(1) ?? [])];
+    const wanted = new Set(requestIds?.flatMap(meant));
     return this.abortNamed((id) => requestIds === null || wanted.has(id));
   }
 
@@ -113,12 +109,9 @@ export class Jobs {
     const problem = () =>
       `request_id: another request with the id ${JSON.stringify(id)} is being served`;
     const found = this.#shared.find(name, digest, problem);
-    const fresh = () => ({
-      job: this.#begun(plan, exchange, digest),
-      clients: 0,
-      cancelExpiry: null,
-    });
-    const shared = found ?? this.#shared.add(name, digest, fresh());
+    const fresh = () => this.#begun(plan, exchange, digest);
+    const shared =
+      found ?? this.#shared.add(name, digest, { job: fresh(), clients: 0, cancelExpiry: null });
     this.#shared.use(name);
     shared.cancelExpiry?.();
     shared.clients += 1;
@@ -163,11 +156,9 @@ export class Jobs {
     const { sidecar, trajectories, journals } = this.#parts;
     const { requestId } = plan;
     const key = { path: url.pathname, id: requestId ?? "", digest: digest ?? "" };
-    const journal = digest === null ? null : (journals?.of(key) ?? null);
-    const specs = plan.specs.map((spec, i) => {
-      const draws = journal?.draws[i];
-      return draws === undefined ? spec : { ...spec, draws };
-    });
+    const kept = digest === null ? null : journals;
+    const draws = kept?.drawsOf(key) ?? [];
+    const specs = plan.specs.map((spec, i) => (draws[i] ? { ...spec, draws: draws[i] } : spec));
     const job = new Job(
       { ...plan, specs },
       {
@@ -175,7 +166,7 @@ export class Jobs {
         sidecar,
         coalescer: this.#coalescer,
         trajectories,
-        journal: journal?.begin ?? null,
+        journal: kept && ((responses) => kept.begin(key, responses)),
       },
     );
     this.#jobs.add(job);
