@@ -120,10 +120,9 @@ function toolsJson({ tools }: CountFields, source: string): string | null {
 }
 
 /** Fields that a chat has under the same names. */
-const SAME_FIELDS = [
-  ...(["model", "chat_template_kwargs", "max_tokens", "stream", "temperature", "top_p"] as const),
-  ...(["top_k", "cache_salt", "vllm_xargs", "group_id", "session_id"] as const),
-];
+const SAMPLING = ["max_tokens", "temperature", "top_p", "top_k"] as const;
+const PLACE = ["cache_salt", "group_id", "session_id", "vllm_xargs"] as const;
+const SAME_FIELDS = ["model", "chat_template_kwargs", "stream", ...SAMPLING, ...PLACE] as const;
 
 /**
  * The chat completion that a body amounts to, and JSON of the members whose text the model sees, as the client wrote them.

@@ -25,12 +25,12 @@ const PROMPTS = "prompts are tokens of text";
 const SPLIT = "engines here prefill and decode what they run";
 
 /** Parameters that vLLM has under the same names. */
-const { entries: SAME_ENTRIES } = v.pick(v.object(SAMPLING_ENTRIES), [
-  ...(["n", "temperature", "top_p", "top_k", "min_p", "logit_bias"] as const),
-  ...(["repetition_penalty", "presence_penalty", "frequency_penalty"] as const),
-  ...(["stop", "stop_token_ids", "ignore_eos"] as const),
-  ...(["skip_special_tokens", "spaces_between_special_tokens"] as const),
-]);
+const DRAWING = ["temperature", "top_p", "top_k", "min_p", "logit_bias"] as const;
+const PENALTIES = ["repetition_penalty", "presence_penalty", "frequency_penalty"] as const;
+const ENDS = ["stop", "stop_token_ids", "ignore_eos"] as const;
+const TEXTS = ["skip_special_tokens", "spaces_between_special_tokens"] as const;
+const SAME = ["n", ...DRAWING, ...PENALTIES, ...ENDS, ...TEXTS] as const;
+const { entries: SAME_ENTRIES } = v.pick(v.object(SAMPLING_ENTRIES), SAME);
 
 const samplingParams = v.strictObject({
   max_new_tokens: MAX_TOKENS_FIELD,

@@ -16,20 +16,18 @@ import { fieldOf, invalid } from "../route.ts";
 import * as f from "./fields.ts";
 import { VERSION_FIELD } from "./origin.ts";
 
-// A request's seed: vLLM takes 64 bits (torch.iinfo(torch.long)), and TRL's asynchronous loop draws 63.
-const SEED_MIN = -(2n ** 63n);
-const SEED_MAX = 2n ** 63n - 1n;
-
-/** A number, or its digits: those of a number that a double cannot hold arrive as text (proto/json.ts). */
-function seedOf(value: number | string): bigint | null {
+/**
+ * vLLM takes seeds of 64 bits (torch.iinfo(torch.long)), and TRL's asynchronous loop draws 63. A number, or its digits: those of
+ * a number that a double cannot hold arrive as text (proto/json.ts).
+ */
+function isSeed(value: number | string): boolean {
   const isWhole = typeof value === "string" ? /^-?\d{1,19}$/.test(value) : Number.isInteger(value);
-  if (!isWhole) return null;
-  const seed = BigInt(value);
-  return seed >= SEED_MIN && seed <= SEED_MAX ? seed : null;
+  return isWhole && BigInt.asIntN(64, BigInt(value)) === BigInt(value);
 }
 
 /** A seed within 53 bits stays as it is; of a larger one all 64 bits are hashed into 53. */
-function folded(seed: bigint): number {
+function folded(value: number | string): number {
+  const seed = BigInt(value);
   if (BigInt.asIntN(53, seed) === seed) return Number(seed);
   const low = Number(BigInt.asIntN(32, seed));
   const high = Number(BigInt.asIntN(32, seed >> 32n));
@@ -37,21 +35,15 @@ function folded(seed: bigint): number {
   return hash(1) * 2 ** 21 + (hash(2) >>> 11);
 }
 
-const seedMessage = f.isNot(`a whole number in ${SEED_MIN}..${SEED_MAX}`);
+const seedMessage = f.isNot(`a whole number in ${-(2n ** 63n)}..${2n ** 63n - 1n}`);
 
 export const SEED_FIELD = v.nullish(
   v.pipe(
     v.union([v.number(), v.string()], seedMessage),
-    v.check((value) => seedOf(value) !== null, seedMessage),
-    v.transform((value) => folded(seedOf(value) ?? 0n)),
+    v.check(isSeed, seedMessage),
+    v.transform(folded),
   ),
 );
-
-/** The answer, with a header if its seed may draw other tokens next time. */
-export function noted(answer: Response, varies: boolean): Response {
-  if (varies) answer.headers.set("x-foretoken-seed", "varies");
-  return answer;
-}
 
 const STOP_STRINGS_MAX = 64;
 
@@ -212,6 +204,8 @@ export function drawingOf(
     skipSpecial: fields.skip_special_tokens ?? true,
   };
   const temperature = fields.temperature ?? 1;
+  const words = fields.bad_words ?? [];
+  const isStateless = words.length > 0 && areStateless(words, context);
   const seed = fields.seed === -1 ? null : (fields.seed ?? null);
   return {
     sampling: {
@@ -221,7 +215,7 @@ export function drawingOf(
       shaping: shapingOf(fields, { temperature, stops: stops.tokens.size }),
       topLogprobs: part.topLogprobs,
       engineFields: engineFieldsOf(fields, part, { ...context, stops }),
-      ...(hasStatelessWords(fields, context) ? { statelessFields: ["bad_words"] } : {}),
+      ...(isStateless && { statelessFields: ["bad_words"] }),
     },
     seeded: seed !== null,
     n: fields.n ?? 1,
@@ -284,13 +278,10 @@ function engineFieldsOf(
 const WORD_CHARACTERS_MAX = 64;
 
 /** Whether all bad words are single tokens: longer ones are matched against the tokens of one chunk alone. */
-function hasStatelessWords(
-  { bad_words: words }: SamplingFields,
-  { tokensIn }: SamplingContext,
-): boolean {
-  const isToken = (word: string) =>
-    word.length <= WORD_CHARACTERS_MAX && !/^\s/.test(word) && tokensIn?.(word) === 1;
-  return (words?.length ?? 0) > 0 && words?.every(isToken) === true;
+function areStateless(words: readonly string[], { tokensIn }: SamplingContext): boolean {
+  return words.every(
+    (word) => word.length <= WORD_CHARACTERS_MAX && !/^\s/.test(word) && tokensIn?.(word) === 1,
+  );
 }
 
 /** Refuses reports on the prompt in a stream, as vLLM does. @throws InvalidFieldError. */

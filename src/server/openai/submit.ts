@@ -8,7 +8,6 @@ import type { Exchange } from "../route.ts";
 import { eventStream } from "./event-stream.ts";
 import { Job, OutputCoalescer } from "./job.ts";
 import type { Plan, PlaneParts } from "./plan.ts";
-import { noted } from "./sampling-fields.ts";
 
 /** A job with an id in its body: whoever asks again gets the same responses, during the job and for a while after. */
 interface SharedJob {
@@ -174,6 +173,12 @@ export class Jobs {
     job.done.then(forget, forget);
     return job;
   }
+}
+
+/** The answer, with a header if its seed may draw other tokens next time. */
+export function noted(answer: Response, varies: boolean): Response {
+  if (varies) answer.headers.set("x-foretoken-seed", "varies");
+  return answer;
 }
 
 /** Waits until the job has ended. false: the client disconnected before. */

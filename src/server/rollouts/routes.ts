@@ -2,7 +2,7 @@
 // shape of RESPONSES.jsonl; the last line is a summary.
 
 import type { Later } from "../../core/base/clock.ts";
-import { noted } from "../openai/sampling-fields.ts";
+import { noted } from "../openai/submit.ts";
 import { lineStream, NDJSON } from "../pulled-stream.ts";
 import { bound, type Exchange, jsonResponse, type Row, wholeNumber } from "../route.ts";
 import { KnownRollouts, type KnownRolloutsOptions } from "./known.ts";
