@@ -40,23 +40,22 @@ function made(rules: Partial<StopRules> = {}) {
   return { output, request, response, add, finish, text, ends: () => ends };
 }
 
-test("output: the EOS counts as a token, is no text, and is not named as the reason", () => {
-  const { output, add, finish, text } = made({ skipSpecial: false });
-  add(97, 98, EOS);
+test.each([
+  ["the EOS counts as a token, is no text, and is not named", {}, [97, 98, EOS], [3, null, "ab"]],
+  ["another stop token is named as the reason", {}, [97, STOP], [2, STOP, "a"]],
+  ["a stop token stays in the text on demand", { keepStop: true }, [97, STOP], [2, STOP, "a 999"]],
+  [
+    "a stop token is the reason, even where its text is a stop string",
+    { strings: ["eo"], keepStop: true, skipSpecial: false },
+    [97, EOS],
+    [2, null, "a<eos>"],
+  ],
+] as const)("output: %s", (_, rules, tokens, [count, reason, written]) => {
+  const { output, add, finish, text } = made(rules);
+  add(...tokens);
   finish("stop");
-  expect([output.tokens, output.finish, output.stopReason]).toEqual([3, "stop", null]);
-  expect(text()).toBe("ab");
-});
-
-test("output: another stop token is named as the reason, and stays in the text on demand", () => {
-  const kept = made({ keepStop: true });
-  kept.add(97, STOP);
-  kept.finish("stop");
-  expect([kept.output.stopReason, kept.text()]).toEqual([STOP, "a 999"]);
-  const cut = made();
-  cut.add(97, STOP);
-  cut.finish("stop");
-  expect([cut.output.stopReason, cut.text()]).toEqual([STOP, "a"]);
+  expect([output.finish, output.tokens, output.stopReason]).toEqual(["stop", count, reason]);
+  expect(text()).toBe(written);
 });
 
 test("output: a stop string over two tokens ends the response, and later tokens do not count", () => {
@@ -65,19 +64,7 @@ test("output: a stop string over two tokens ends the response, and later tokens 
   expect([output.finish, ends()]).toEqual([null, 0]);
   add(99, 100, 101);
   expect([output.finish, output.stopReason, output.tokens, ends()]).toEqual(["stop", "bc", 3, 1]);
-  expect(text()).toBe("a");
-  expect(response.length).toBe(5);
-});
-
-test("output: a stop token is the reason, even where its text is a stop string", () => {
-  const { output, add, finish, text } = made({
-    strings: ["eo"],
-    keepStop: true,
-    skipSpecial: false,
-  });
-  add(97, EOS);
-  finish("stop");
-  expect([output.finish, output.stopReason, text()]).toEqual(["stop", null, "a<eos>"]);
+  expect([text(), response.length]).toEqual(["a", 5]);
 });
 
 test("output: weight spans merge chunks of one version and end where the text was cut", () => {
