@@ -12,7 +12,7 @@ import { generates } from "../server/openai/data-plane.ts";
 import { flag } from "../server/openai/fields.ts";
 import { generateRequest, parseGenerate } from "../server/openai/generate.ts";
 import { logprobText } from "../server/openai/json.ts";
-import { supportAt } from "../server/openai/meta-info.ts";
+import { expertsOf, supportAt } from "../server/openai/meta-info.ts";
 import type { Output } from "../server/openai/output.ts";
 import type { ParsedRequest } from "../server/openai/plan.ts";
 import type { ServedModel } from "../server/openai/served-model.ts";
@@ -58,11 +58,8 @@ function answerOf(model: ServedModel, topK: number | null, wantsLogprobs: boolea
     );
     return `{"content":[${content.join(",")}]}`;
   };
-  const supportJson = (output: Output) => {
-    if (topK === null) return "null";
-    const bytes = new Uint8Array(supportOf(output, topK).buffer);
-    return packed({ bytes, shape: [output.tokens, topK], type: "int32" });
-  };
+  const supportJson = (output: Output) =>
+    topK === null ? "null" : packed("int32", supportOf(output, topK), [output.tokens, topK]);
   return {
     whole(job) {
       const choices = job.outputs.map((output) => {
@@ -91,28 +88,19 @@ function supportOf({ tokens, response }: Output, topK: number): Int32Array<Array
 }
 
 /** The routed experts, in the smallest type that holds them: SkyRL's client refuses a larger one. */
-function packedExperts({ response }: Output): string {
-  const array = response.experts?.array() ?? null;
-  if (array === null) return "null";
-  const { type, shape, bytes } = array;
-  if (type === "|u1") return packed({ bytes, shape, type: "uint8" });
-  if (type !== "<u2")
-    throw new AppError("worker_failed", `experts are of the type ${type}, not |u1 or <u2`);
-  const ids = new Uint16Array(bytes.buffer);
-  const largest = ids.reduce((max, id) => Math.max(max, id), 0);
-  if (largest <= 0xff) return packed({ bytes: Uint8Array.from(ids), shape, type: "uint8" });
-  if (largest <= 0x7fff) return packed({ bytes, shape, type: "int16" });
-  return packed({ bytes: new Uint8Array(Int32Array.from(ids).buffer), shape, type: "int32" });
+function packedExperts(output: Output): string {
+  const experts = expertsOf(output);
+  if (experts === null) return "null";
+  const { ids, shape } = experts;
+  let largest = 0;
+  for (const id of ids) largest = Math.max(largest, id);
+  if (largest <= 0xff) return packed("uint8", Uint8Array.from(ids), shape);
+  if (largest <= 0x7fff) return packed("int16", Int16Array.from(ids), shape);
+  return packed("int32", Int32Array.from(ids), shape);
 }
 
-interface Packed {
-  readonly bytes: Uint8Array;
-  readonly shape: readonly number[];
-  readonly type: "uint8" | "int16" | "int32";
-}
-
-function packed({ bytes, shape, type }: Packed): string {
-  const data = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("base64");
+function packed(type: string, { buffer }: NodeJS.TypedArray, shape: readonly number[]): string {
+  const data = Buffer.from(buffer as ArrayBuffer).toString("base64");
   return `{"data":"${data}","shape":[${shape.join(",")}],"dtype":"${type}"}`;
 }
 

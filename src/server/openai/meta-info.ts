@@ -36,9 +36,9 @@ export function metaInfoJson(output: Output, about: MetaInfo): string {
   const support = supportJson(output, about.support);
   // An engine reports them with its last token.
   const isReported = about.returnsExperts && output.finish !== null;
-  const numbers = isReported ? expertNumbers(output) : null;
-  const experts = numbers === null ? "" : `,"routed_experts":"${numbers}"`;
-  return `${JSON.stringify(meta).slice(0, -1)}${logprobs}${support}${experts}}`;
+  const array = isReported ? expertsOf(output) : null;
+  const experts = array && `,"routed_experts":"${base64Of(Int32Array.from(array.ids))}"`;
+  return `${JSON.stringify(meta).slice(0, -1)}${logprobs}${support}${experts ?? ""}}`;
 }
 
 /** Triples of logprob, token id and, if requested, text. */
@@ -82,15 +82,19 @@ function supportJson({ tokens, response }: Output, widthMax: number): string {
   return `,"top_p_token_ids":"${written(ids)}","top_p_token_offsets":"${written(offsets)}"`;
 }
 
-/** 32-bit numbers in base64; null: the engine reported none. */
-function expertNumbers({ response }: Output): string | null {
+const NUMBERS = { "|u1": Uint8Array, "<u2": Uint16Array, "<i4": Int32Array } as const;
+
+/** The routed experts of all layers for each token; null: the engine reported none. */
+export function expertsOf({ response }: Output) {
   const array = response.experts?.array() ?? null;
   if (array === null) return null;
-  const { type, bytes } = array;
-  if (type === "|u1") return base64Of(Int32Array.from(bytes));
-  if (type === "<u2") return base64Of(Int32Array.from(new Uint16Array(bytes.buffer)));
-  if (type === "<i4") return base64Of(new Int32Array(bytes.buffer));
-  throw new AppError("worker_failed", `experts are of the type ${type}, not |u1, <u2 or <i4`);
+  const { type, shape, bytes } = array;
+  const Numbers = Object.entries(NUMBERS).find(([name]) => name === type)?.[1];
+  if (Numbers === undefined) {
+    throw new AppError("worker_failed", `experts are of the type ${type}, not |u1, <u2 or <i4`);
+  }
+  const count = bytes.byteLength / Numbers.BYTES_PER_ELEMENT;
+  return { shape, ids: new Numbers(bytes.buffer, bytes.byteOffset, count) };
 }
 
 function base64Of({ buffer }: Int32Array): string {
