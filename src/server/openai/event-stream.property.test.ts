@@ -29,32 +29,29 @@ interface Body {
   prompt_token_ids?: number[] | null;
 }
 
-/** A client's final view of each choice. */
+/** A client's final view of the choices: what of each arrived under its index, joined. */
 function seen(bodies: readonly Body[]) {
-  const choices = new Map<number, Record<string, unknown>>();
-  let usage: unknown = null;
-  let prompt: unknown = null;
-  for (const body of bodies) {
-    usage = body.usage ?? usage;
-    prompt ??= body.prompt_token_ids ?? null;
-    for (const choice of body.choices) {
-      const known = choices.get(choice.index) ?? { text: "", ids: [], logprobs: {}, prompt: null };
-      const text = choice.text ?? choice.delta?.content ?? choice.message?.content ?? "";
-      known.text = String(known.text) + text;
-      known.ids = [...(known.ids as number[]), ...(choice.token_ids ?? [])];
-      const logprobs = known.logprobs as Record<string, unknown[]>;
-      for (const [name, values] of Object.entries(choice.logprobs ?? {})) {
-        logprobs[name] = [...(logprobs[name] ?? []), ...values];
-      }
-      known.prompt ??= choice.prompt_token_ids ?? null;
-      expect(known.finish ?? null).toBe(null);
-      if (choice.finish_reason !== null) {
-        known.finish = [choice.finish_reason, choice.stop_reason, choice.weight_versions];
-      }
-      choices.set(choice.index, known);
-    }
-  }
-  return { choices: [...choices.entries()].sort(([a], [b]) => a - b), usage, prompt };
+  const all = bodies.flatMap(({ choices }) => choices);
+  const indexes = [...new Set(all.map(({ index }) => index))].sort((a, b) => a - b);
+  const choices = indexes.map((index) => {
+    const own = all.filter((choice) => choice.index === index);
+    const ends = own.filter(({ finish_reason: finish }) => finish !== null);
+    expect(ends).toEqual(own.slice(-1));
+    const names = new Set(own.flatMap(({ logprobs }) => Object.keys(logprobs ?? {})));
+    const joined = [...names].map((name) => [
+      name,
+      own.flatMap((one) => one.logprobs?.[name] ?? []),
+    ]);
+    return {
+      text: own.map((one) => one.text ?? (one.delta ?? one.message)?.content ?? "").join(""),
+      ids: own.flatMap((one) => one.token_ids ?? []),
+      logprobs: Object.fromEntries(joined),
+      prompt: own.find((one) => one.prompt_token_ids)?.prompt_token_ids,
+      end: ends.map((one) => [one.finish_reason, one.stop_reason, one.weight_versions]),
+    };
+  });
+  const usage = bodies.findLast((body) => body.usage)?.usage;
+  return { choices, usage, prompt: bodies.find((body) => body.prompt_token_ids)?.prompt_token_ids };
 }
 
 const common = {
@@ -67,8 +64,9 @@ const common = {
 };
 const stream = { stream: true, stream_options: { include_usage: true } };
 
+const TOPS = fc.constantFrom(null, 0, 2);
 const requests = fc.oneof(
-  fc.record({ ...common, logprobs: fc.constantFrom(null, 0, 2), echo: fc.boolean() }).map((own) => {
+  fc.record({ ...common, logprobs: TOPS, echo: fc.boolean() }).map((own) => {
     const echo = own.echo && own.logprobs === null;
     return { parse: parseCompletions, body: { ...own, ...stream, echo, prompt: ["ab", "c"] } };
   }),
@@ -77,19 +75,11 @@ const requests = fc.oneof(
     body: { ...own, ...stream, messages: [{ role: "user", content: "hi" }] },
   })),
   fc
-    .record({ mode: fc.constantFrom("text", "tokens"), logprobs: fc.constantFrom(null, 0, 2) })
-    .chain(({ mode, logprobs }) =>
-      fc.record(common).map(({ return_token_ids, return_tokens_as_token_ids: _, ...params }) => ({
-        parse: parseGenerate,
-        body: {
-          ...stream,
-          return_token_ids,
-          output_mode: mode,
-          token_ids: [1, 2],
-          sampling_params: { ...params, logprobs },
-        },
-      })),
-    ),
+    .record({ ...common, mode: fc.constantFrom("text", "tokens"), logprobs: TOPS })
+    .map(({ return_token_ids, return_tokens_as_token_ids: _, mode: output_mode, ...params }) => {
+      const own = { ...stream, return_token_ids, output_mode, token_ids: [1, 2] };
+      return { parse: parseGenerate, body: { ...own, sampling_params: params } };
+    }),
 );
 
 const scenarios = fc.record({
