@@ -10,7 +10,6 @@ import { HttpClient, jsonIn, problemIn } from "./http.ts";
 import { VLLM_LIMITS, type VllmLimits } from "./limits.ts";
 import type { ModelComparison } from "./served-model.ts";
 import { SGLANG_DIALECT } from "./sglang/dialect.ts";
-import { KvMoves } from "./tally.ts";
 import { VLLM_DIALECT } from "./vllm.ts";
 import { VllmWorker } from "./worker.ts";
 
@@ -51,8 +50,8 @@ export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWo
     for (const message of capabilities.warnings) warn(message);
     const difference = options.comparison?.compare(url, capabilities.traits) ?? null;
     if (difference !== null) warn(difference);
-    const moves = movesOf(client.url, capabilities, warn);
-    const found = { ...access, dialect, capabilities, moves };
+    const connector = poolOf(client.url, capabilities, warn);
+    const found = { ...access, dialect, capabilities, connector };
     return new VllmWorker({ ...found, workerId, epoch, notice, reach });
   } catch (error) {
     client.close();
@@ -104,14 +103,14 @@ async function checkHealth({ client, limits }: ServerAccess): Promise<void> {
 }
 
 /**
- * Counts requests that move by the server's connector; null: it has none that finds KV of other servers.
+ * Class of the server's connector; null: it has none that finds KV of other servers.
  * @throws AppError invalid_config: its connector may find KV of older weights.
  */
-function movesOf(
+function poolOf(
   url: string,
   { connector }: Capabilities,
   warn: (message: string) => void,
-): KvMoves | null {
+): string | null {
   if (connector === null) return null;
   const { className, row, problem, fix, mixesWeights } = connector;
   const problemText = `${className}: ${problem}${fix === null ? "" : `: ${fix}`}`;
@@ -120,5 +119,5 @@ function movesOf(
     throw new AppError("invalid_config", refusal);
   }
   if (problem !== null) warn(`no KV moves through ${problemText}`);
-  return problem === null && row?.reach === "pool" ? new KvMoves(className) : null;
+  return problem === null && row?.reach === "pool" ? className : null;
 }

@@ -34,8 +34,13 @@ export type EngineEvent =
     }
   | { readonly kind: "usage"; readonly usage: EventUsage }
   | { readonly kind: "done" }
-  /** The server reports an error. `status` 0: not given. */
-  | { readonly kind: "error"; readonly status: number; readonly message: string }
+  /** The server reports an error. `status` 0: not given. `retryAfterMs` null or absent: neither. */
+  | {
+      readonly kind: "error";
+      readonly status: number;
+      readonly message: string;
+      readonly retryAfterMs?: number | null;
+    }
   | { readonly kind: "unreadable" };
 
 /** The `count` likeliest tokens, ties by token id. vLLM's own list may have the drawn token in addition. */
@@ -71,7 +76,7 @@ export function repeatedIn({ tokens, usage }: PieceEvent, have: number): number 
   return usage === null ? 0 : Math.max(0, have - (usage.completionTokens - tokens.length));
 }
 
-const DONE: EngineEvent = { kind: "done" };
+export const DONE: EngineEvent = { kind: "done" };
 const UNREADABLE: EngineEvent = { kind: "unreadable" };
 const NONE: readonly never[] = [];
 

@@ -6,6 +6,7 @@ import { groupId, requestId, type WeightEpoch, weightEpoch } from "../../core/ba
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import type { PromptReport, Refusal } from "../../core/request/response.ts";
 import type { ControlAnswer } from "../../core/rollout/operation.ts";
+import { AnswerReader } from "./answer.ts";
 import { classify } from "./chunk-request.ts";
 import {
   type ChunkRequest,
@@ -14,9 +15,7 @@ import {
   type RequestForm,
   type ServerAccess,
 } from "./dialect.ts";
-import { SseReader } from "./sse.ts";
 import { type EngineEvent, errorMessage, repeatedIn } from "./stream-event.ts";
-import { wholeAnswer, withoutExperts } from "./whole-answer.ts";
 
 export interface TrialServer extends ServerAccess {
   readonly dialect: EngineDialect;
@@ -101,22 +100,20 @@ export async function tryRequest(
   const { status } = answer;
   if (status !== 200) return { kind: "refused", status, message: errorMessage(answer.body) };
   const topLogprobs = Math.min(chunk.spec.sampling.topLogprobs, form.logprobsMax);
-  const read = (data: Buffer) => dialect.read(data, topLogprobs);
   const bytes = Buffer.from(answer.body);
+  const reader = new AnswerReader({ form: chunk.form, expertsFrom: 0 }, bytes.length, (data) =>
+    dialect.read(data, topLogprobs),
+  );
   const events: EngineEvent[] = [];
   let reportsExperts = false;
-  const take = (event: EngineEvent, data: Buffer) => {
+  const take = (event: EngineEvent) => {
     events.push(event);
-    reportsExperts ||= withoutExperts({ expertsFrom: 0 }, data).experts !== null;
+    reportsExperts ||= reader.experts !== null;
     return event.kind !== "error";
   };
-  if (chunk.form === "stream") {
-    new SseReader(bytes.length + 1).push(bytes, (data) => take(read(data), data));
-    return madeOf(events, { reportsExperts, report: null });
-  }
-  const { events: parts, report } = wholeAnswer(bytes, read);
-  for (const event of parts) take(event, bytes);
-  return madeOf(events, { reportsExperts, report });
+  reader.push(bytes, take);
+  reader.end(take);
+  return madeOf(events, { reportsExperts, report: reader.report });
 }
 
 /** Joins the events of an answer. */

@@ -27,9 +27,9 @@ import type { Capabilities, EngineDialect, FoundEngine, ServerAccess } from "./d
 import { EventOutbox } from "./event-outbox.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import { Monitor, type PollFailure } from "./monitor.ts";
-import type { EngineEvent, EventUsage } from "./stream-event.ts";
-import { Streams } from "./streams.ts";
-import { type KvMoves, ServerTally } from "./tally.ts";
+import type { EventUsage } from "./stream-event.ts";
+import { type StreamEvent, Streams } from "./streams.ts";
+import { ServerTally } from "./tally.ts";
 import { proveServing, refusalText, type TrialServer, weightsCanary } from "./trial.ts";
 
 export interface VllmWorkerParts extends ServerAccess {
@@ -37,8 +37,8 @@ export interface VllmWorkerParts extends ServerAccess {
   readonly epoch: WeightEpoch;
   readonly dialect: EngineDialect;
   readonly capabilities: Capabilities;
-  /** null: the server has no connector that finds KV of other servers. */
-  readonly moves: KvMoves | null;
+  /** Class of the server's connector that finds KV of other servers; null: none. */
+  readonly connector: string | null;
   readonly notice: (notice: EngineNotice) => void;
   /** Called with the reason when the server becomes unreachable while requests wait for it; with null when it is back. */
   readonly reach: (lost: string | null) => void;
@@ -105,27 +105,14 @@ export class VllmWorker implements EngineWorker {
     const ahead = Math.ceil(slots / SLOTS_PER_AHEAD);
     // KV is not exported: servers that share it find it by themselves.
     const kv = { kvTokens, kvBlockTokens, kvBytesPerToken: 0, sharesPrompts: true };
-    this.capacity = { slots, ahead, contextTokens, ...kv, sharesKv: parts.moves !== null };
+    this.capacity = { slots, ahead, contextTokens, ...kv, sharesKv: parts.connector !== null };
     this.#epoch = parts.epoch;
     // A later epoch's weights were loaded since the server's start, as far as is known here.
     this.#hasOtherWeights = parts.epoch > 0;
-    this.#tally = new ServerTally(metrics);
+    this.#tally = new ServerTally(metrics, kvTokens, parts.connector);
     this.#outbox = new EventOutbox(parts.clock, (events) => this.#send(events));
     this.#control = dialect.control(parts.client, capabilities);
-    this.#streams = new Streams(
-      { ...parts, form: capabilities, tally: this.#tally },
-      {
-        event: (run, event) => this.#take(run, event),
-        ended: (run, message) => this.#ended(run, message),
-        refused: (run, status, message, ms) => this.#refusedBy(run, { status, message }, ms),
-        tooLarge: (run, message) => this.#retry(run, message),
-        unreadable: (run, message) => {
-          if (this.#runs.get(run.spec.requestId) === run) {
-            this.#refuse(run, { status: BAD_GATEWAY, message });
-          }
-        },
-      },
-    );
+    this.#streams = new Streams(this.#server, this.#tally, (run, event) => this.#take(run, event));
     this.#monitor = new Monitor(
       { ...parts, watch: dialect.watch(capabilities) },
       {
@@ -204,7 +191,7 @@ export class VllmWorker implements EngineWorker {
         return;
       case "release":
         this.#forget(command.requestId);
-        this.#parts.moves?.forget(command.requestId);
+        this.#tally.forget(command.requestId);
         return;
       case "advance":
         this.#begin(command.epoch);
@@ -266,7 +253,7 @@ export class VllmWorker implements EngineWorker {
     this.#held.clear();
     this.#outbox.clear();
     this.#epoch = epoch;
-    this.#parts.moves?.clear();
+    this.#tally.clear();
     this.#outbox.say({ kind: "advanced", epoch });
     this.#contain(this.#emptyCache(epoch));
   }
@@ -337,7 +324,7 @@ export class VllmWorker implements EngineWorker {
     }
   }
 
-  #take(run: ChunkRun, event: EngineEvent): boolean {
+  #take(run: ChunkRun, event: StreamEvent): boolean {
     switch (event.kind) {
       case "piece": {
         // All was there already, and the server goes on: it did not see the stop.
@@ -372,7 +359,16 @@ export class VllmWorker implements EngineWorker {
         this.#settle(run);
         return false;
       case "error":
-        this.#refusedBy(run, { status: event.status, message: event.message });
+        this.#refusedBy(run, event, event.retryAfterMs);
+        return false;
+      case "ended":
+        this.#ended(run, event.message);
+        return false;
+      case "broken":
+        if (!event.isFinal) this.#retry(run, event.message);
+        else if (this.#runs.get(run.spec.requestId) === run) {
+          this.#refuse(run, { status: BAD_GATEWAY, message: event.message });
+        }
         return false;
       case "unreadable":
         this.#retry(run, "an event of its stream is not readable");
@@ -384,9 +380,8 @@ export class VllmWorker implements EngineWorker {
 
   /** Counts the usage of an attempt, by its last event, which has the totals. */
   #used(run: ChunkRun, usage: EventUsage): void {
-    this.#tally.prefilled(run, usage);
+    this.#tally.used(run, usage);
     run.report(usage);
-    this.#parts.moves?.used(run, usage);
   }
 
   #ended(run: ChunkRun, message: string | null): void {
@@ -421,7 +416,7 @@ export class VllmWorker implements EngineWorker {
     const { requestId } = run.spec;
     const tokens = finish === "abort" ? null : run.deliver(true);
     this.#forget(requestId);
-    if (finish !== null) this.#parts.moves?.forget(requestId);
+    if (finish !== null) this.#tally.forget(requestId);
     if (tokens !== null) this.#outbox.say(tokens);
     const why = refusal === undefined ? {} : { refusal };
     const cached = run.promptTokensCached;
@@ -431,7 +426,12 @@ export class VllmWorker implements EngineWorker {
   }
 
   /** Handles a refusal by the server. `retryAfterMs` null: not given. */
-  #refusedBy(run: ChunkRun, refusal: Refusal, retryAfterMs: number | null = null): void {
+  #refusedBy(
+    run: ChunkRun,
+    { status, message }: Refusal,
+    retryAfterMs: number | null = null,
+  ): void {
+    const refusal = { status, message };
     const kind = classify(refusal);
     if (kind === "full") {
       const { clock, limits } = this.#parts;
@@ -526,7 +526,7 @@ export class VllmWorker implements EngineWorker {
 
   /** Statistics, as of the last poll of the server's metrics. */
   stats(): WorkerStats {
-    return this.#tally.stats(this.capacity.kvTokens, this.#parts.moves);
+    return this.#tally.stats();
   }
 
   #watched(nowMs: number): boolean {

@@ -2,7 +2,7 @@
 
 import fc from "fast-check";
 import { readMetrics } from "../../../../src/engines/vllm/metrics.ts";
-import { SseReader } from "../../../../src/engines/vllm/sse.ts";
+import { SseReader } from "../../../../src/engines/vllm/answer.ts";
 import { errorMessage, readEvent } from "../../../../src/engines/vllm/stream-event.ts";
 import { anyJson, jsonOf, PLAIN, type Schema } from "../json-text.ts";
 import { type FuzzTarget, parser } from "../target.ts";
