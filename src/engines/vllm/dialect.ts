@@ -10,7 +10,7 @@ import type { SamplingSupport } from "../../core/rollout/worker.ts";
 import type { TimerClock } from "./clock.ts";
 import type { FoundConnector } from "./connectors.ts";
 import type { ServerOperation } from "./control.ts";
-import type { HttpAnswer, HttpCall, HttpClient } from "./http.ts";
+import { type HttpAnswer, type HttpCall, type HttpClient, problemIn } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import type { ServedTraits } from "./served-model.ts";
@@ -33,7 +33,11 @@ export interface EngineDialect {
     client: HttpClient,
     server: Capabilities,
   ): (operation: ServerOperation) => Promise<ControlAnswer>;
-  watch(server: Capabilities): Watch;
+  readonly poll: (get: Get, server: Capabilities) => Promise<Polled>;
+  /** Path of the JSON answer that has `weight_version`. */
+  readonly versionPath: string;
+  /** Path that answers even while all requests are queued, preempted or paused. */
+  readonly healthPath: string;
   supports(sampling: SamplingParams, server: Capabilities): SamplingSupport;
   /** The routed experts of `rows` positions as an .npy file; null: there are fewer. */
   experts(reported: Uint8Array, rows: number): Uint8Array | null;
@@ -54,22 +58,19 @@ export interface ServerAccess {
   readonly cacheSalt: string;
 }
 
-export interface Polled {
-  readonly answer: HttpAnswer;
-  /** Why there are no metrics; null: there are. */
-  readonly problem: string | null;
-  readonly metrics: ServerMetrics | null;
+/** A server's metrics, or the reason why there are none. */
+export type Polled =
+  | { readonly kind: "metrics"; readonly metrics: ServerMetrics }
+  /** `isRefused`: the address refuses connections. */
+  | { readonly kind: "none"; readonly problem: string; readonly isRefused: boolean };
+
+/** `path` gave no metrics, but this answer. */
+export function unpolled(path: string, answer: HttpAnswer): Polled {
+  const isRefused = answer.kind === "unreachable" && answer.isRefused === true;
+  return { kind: "none", problem: `${path}: ${problemIn(answer)}`, isRefused };
 }
 
 export type Get = (path: string) => Promise<HttpAnswer>;
-
-export interface Watch {
-  readonly poll: (get: Get) => Promise<Polled>;
-  /** Path of the JSON answer that has `weight_version`. */
-  readonly versionPath: string;
-  /** Path that answers even while all requests are queued, preempted or paused. */
-  readonly healthPath: string;
-}
 
 export type Endpoint = "generate" | "completions" | "sglang";
 

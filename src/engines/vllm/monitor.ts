@@ -1,10 +1,8 @@
 // Polls a server: its metrics about once a second, its health when streams are silent. It reports observations; the
 // worker decides what follows.
 
-import type { TimerClock } from "./clock.ts";
-import type { Polled, Watch } from "./dialect.ts";
-import { type HttpAnswer, type HttpClient, jsonIn, statusProblem } from "./http.ts";
-import type { VllmLimits } from "./limits.ts";
+import type { FoundEngine, Polled, ServerAccess } from "./dialect.ts";
+import { type HttpAnswer, jsonIn, statusProblem } from "./http.ts";
 import type { ServerMetrics } from "./metrics.ts";
 
 /** A longer weight version is ignored. */
@@ -30,12 +28,7 @@ export interface MonitorListener {
   unhealthy(problem: string): void;
 }
 
-interface MonitorParts {
-  readonly client: HttpClient;
-  readonly clock: TimerClock;
-  readonly limits: VllmLimits;
-  readonly watch: Watch;
-}
+type MonitorParts = ServerAccess & FoundEngine;
 
 export class Monitor {
   readonly #parts: MonitorParts;
@@ -86,35 +79,35 @@ export class Monitor {
   async poll(): Promise<void> {
     if (this.#isPolling || this.#isStopped) return;
     this.#isPolling = true;
+    const { dialect, capabilities } = this.#parts;
     let polled: Polled;
     do {
       this.#isStale = false;
-      polled = await this.#parts.watch.poll((path) => this.#get(path));
+      polled = await dialect.poll((path) => this.#get(path), capabilities);
     } while (this.#isStale && !this.#isStopped);
     this.#isPolling = false;
     if (this.#isStopped) return;
-    const { answer, problem, metrics } = polled;
-    if (metrics !== null) {
+    if (polled.kind === "metrics") {
       this.#pollFailures = 0;
       this.#refusedAtMs = null;
-      this.#listener.polled(metrics);
+      this.#listener.polled(polled.metrics);
       await this.#readVersion();
       return;
     }
+    const { problem, isRefused } = polled;
     this.#pollFailures += 1;
-    const isRefused = answer.kind === "unreachable" && answer.isRefused === true;
     const nowMs = this.#parts.clock.nowMs();
     this.#refusedAtMs = isRefused ? (this.#refusedAtMs ?? nowMs) : null;
     this.#listener.pollFailed({
       failures: this.#pollFailures,
-      problem: problem ?? "it reports no metrics",
+      problem,
       refusedMs: this.#refusedAtMs === null ? null : nowMs - this.#refusedAtMs,
     });
   }
 
   async #readVersion(): Promise<void> {
     if (!this.#hasVersions || this.#isStopped) return;
-    const answer = await this.#get(this.#parts.watch.versionPath);
+    const answer = await this.#get(this.#parts.dialect.versionPath);
     if (answer.kind !== "answer" || this.#isStopped) return;
     const name = jsonIn(answer)?.weight_version;
     const isName = typeof name === "string" && name.length <= VERSION_CHARACTERS_MAX;
@@ -126,7 +119,7 @@ export class Monitor {
   async #check(): Promise<void> {
     if (this.#isChecking) return;
     this.#isChecking = true;
-    const problem = statusProblem(await this.#get(this.#parts.watch.healthPath));
+    const problem = statusProblem(await this.#get(this.#parts.dialect.healthPath));
     this.#isChecking = false;
     this.#checkedMs = this.#parts.clock.nowMs();
     this.#healthFailures = problem === null ? 0 : this.#healthFailures + 1;

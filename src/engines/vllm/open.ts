@@ -74,7 +74,7 @@ export async function findEngine(
     const capabilities = await dialect.probe(access);
     if (capabilities !== null) return { dialect, capabilities };
   }
-  const message = "has no /model_info, /server_info and /v1/loads: it is not SGLang";
+  const message = "has no /model_info and /server_info: it is no SGLang of 0.5.8 or later";
   throw new AppError("worker_failed", `${client.url} ${message}`);
 }
 

@@ -162,9 +162,9 @@ async function startStandIn(
     downMs: 5,
   };
   if (kind === "sglang") {
-    const release = dice.one(["0.5.23", "old"] as const);
+    const hasStreamIntervals = dice.one([true, false]);
     const isIncremental = dice.below(2) === 0;
-    return await SglangStandIn.start({ ...common, release, isIncremental });
+    return await SglangStandIn.start({ ...common, hasStreamIntervals, isIncremental });
   }
   return await VllmStandIn.start({
     ...common,

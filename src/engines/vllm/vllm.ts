@@ -14,9 +14,10 @@ import {
   type Polled,
   type RequestForm,
   type ServerAccess,
+  unpolled,
 } from "./dialect.ts";
 import { hybridProblem } from "./divided-check.ts";
-import { type HttpAnswer, jsonIn, problemIn, statusProblem } from "./http.ts";
+import { type HttpAnswer, jsonIn, problemIn } from "./http.ts";
 import { type CacheConfig, readMetrics } from "./metrics.ts";
 import { servedModelIn } from "./served-model.ts";
 import { readEvent } from "./stream-event.ts";
@@ -38,11 +39,9 @@ export const VLLM_DIALECT: EngineDialect = {
   abort: () => null,
   takesAborts: false,
   control: vllmControl,
-  watch: () => ({
-    poll: async (get) => metricsIn(await get("/metrics")),
-    versionPath: "/weight_info",
-    healthPath: "/health",
-  }),
+  poll,
+  versionPath: "/weight_info",
+  healthPath: "/health",
   supports: supportOf,
   experts: (npy) => npy,
   emptyCache: null,
@@ -60,8 +59,9 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
     throw new AppError("invalid_config", `${client.url} ${problem}: ${fix}`);
   }
   const { reportsExperts, ...form } = await formOf(access, get, { model: model.id, info });
-  const { metrics, problem } = metricsIn(await get("/metrics"));
-  if (metrics === null) throw new AppError("worker_failed", `${client.url}${problem}`);
+  const polled = await poll(get);
+  if (polled.kind === "none") throw new AppError("worker_failed", client.url + polled.problem);
+  const { metrics } = polled;
   const server = { ...access, dialect: VLLM_DIALECT, form };
   const engines = metrics.cache?.engines ?? 1;
   const slots = (info.slots ?? SLOTS_DEFAULT) * engines;
@@ -97,12 +97,10 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
   };
 }
 
-function metricsIn(answer: HttpAnswer): Polled {
-  const problem = statusProblem(answer);
-  if (problem === null && answer.kind === "answer") {
-    return { answer, problem: null, metrics: readMetrics(answer.body) };
-  }
-  return { answer, problem: `/metrics: ${problem}`, metrics: null };
+async function poll(get: Get): Promise<Polled> {
+  const answer = await get("/metrics");
+  if (answer.kind !== "answer" || answer.status !== 200) return unpolled("/metrics", answer);
+  return { kind: "metrics", metrics: readMetrics(answer.body) };
 }
 
 const RANKS =

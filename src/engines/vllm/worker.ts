@@ -113,16 +113,13 @@ export class VllmWorker implements EngineWorker {
     this.#outbox = new EventOutbox(parts.clock, (events) => this.#send(events));
     this.#control = dialect.control(parts.client, capabilities);
     this.#streams = new Streams(this.#server, this.#tally, (run, event) => this.#take(run, event));
-    this.#monitor = new Monitor(
-      { ...parts, watch: dialect.watch(capabilities) },
-      {
-        watched: (nowMs) => this.#watched(nowMs),
-        polled: (metrics) => this.#polled(metrics),
-        versionRead: (name) => this.#versionRead(name),
-        pollFailed: (failed) => this.#pollFailed(failed),
-        unhealthy: (problem) => this.#fail(`it is silent and not healthy: ${problem}`),
-      },
-    );
+    this.#monitor = new Monitor(parts, {
+      watched: (nowMs) => this.#watched(nowMs),
+      polled: (metrics) => this.#polled(metrics),
+      versionRead: (name) => this.#versionRead(name),
+      pollFailed: (failed) => this.#pollFailed(failed),
+      unhealthy: (problem) => this.#fail(`it is silent and not healthy: ${problem}`),
+    });
   }
 
   get weightVersion(): ReportedVersion | null {

@@ -10,12 +10,9 @@ import { StandInStream } from "./stream.ts";
 import { EOS, standInCandidates, standInLogprob, VOCABULARY_SIZE } from "./tokens.ts";
 
 export interface SglangStandInOptions extends StandInBase {
-  /**
-   * old: routes before 0.5.8, no stream_interval of a request's own, an error without a code. Its server flag
-   * --stream-output lists new tokens beside all logprobs.
-   */
-  readonly release: "old" | "0.5.23";
-  /** --incremental-streaming-output, --stream-output. */
+  /** Requests may have a stream_interval of their own. */
+  readonly hasStreamIntervals: boolean;
+  /** --incremental-streaming-output. */
   readonly isIncremental: boolean;
   readonly hasPriorities: boolean;
   /** --enable-return-routed-experts. */
@@ -25,14 +22,13 @@ export interface SglangStandInOptions extends StandInBase {
 
 const DEFAULTS: SglangStandInOptions = {
   ...BASE_DEFAULTS,
-  release: "0.5.23",
+  hasStreamIntervals: true,
   isIncremental: false,
   hasPriorities: false,
   reportsExperts: false,
   architectures: ["Qwen3ForCausalLM"],
 };
 
-const OLD_PARAMS = ["stream_interval"];
 const PARAMS = new Set([
   ...["max_new_tokens", "stop", "stop_token_ids", "temperature", "top_p", "top_k", "min_p", "n"],
   ...["frequency_penalty", "presence_penalty", "repetition_penalty", "min_new_tokens", "regex"],
@@ -44,7 +40,6 @@ const PARAMS = new Set([
     "sampling_seed",
     "stop_regex",
   ],
-  ...OLD_PARAMS,
 ]);
 /** Layers times experts of a token. */
 const EXPERTS_WIDTH = 6;
@@ -93,7 +88,6 @@ export class SglangStandIn extends StandIn<SglangStandInOptions> {
 
   #route(route: string, body: Body): { status: number; body: unknown } | null {
     const ok = (answer: unknown) => ({ status: 200, body: answer });
-    const isOld = this.options.release === "old";
     const { engine } = this;
     switch (route) {
       case "GET /health":
@@ -102,18 +96,11 @@ export class SglangStandIn extends StandIn<SglangStandInOptions> {
         const max_model_len = this.options.contextTokens + 6;
         return ok({ data: [{ id: "stand-in", root: "org/stand-in", max_model_len }] });
       }
-      case "GET /get_model_info":
-        return ok(this.#modelInfo());
       case "GET /model_info":
-        return isOld ? null : ok(this.#modelInfo());
-      case "GET /get_server_info":
-        return ok(this.#serverInfo());
+        return ok(this.#modelInfo());
       case "GET /server_info":
-        return isOld ? null : ok(this.#serverInfo());
-      case "GET /get_load":
-        return ok([{ dp_rank: 0, num_reqs: engine.running + engine.waiting, ...this.#load() }]);
+        return ok(this.#serverInfo());
       case "GET /v1/loads":
-        if (isOld) return null;
         return ok({ loads: [{ dp_rank: 0, num_running_reqs: engine.running, ...this.#load() }] });
       case "POST /abort_request":
         this.aborts.push(String(body.rid));
@@ -179,7 +166,7 @@ export class SglangStandIn extends StandIn<SglangStandInOptions> {
       max_total_num_tokens: options.blocks * options.blockSize,
       max_req_input_len: options.contextTokens,
       internal_states: [{ effective_max_running_requests_per_dp: options.slots }],
-      version: options.release === "old" ? "0.4.9" : options.release,
+      version: "0.5.23",
     };
   }
 
@@ -215,9 +202,9 @@ export class SglangStandIn extends StandIn<SglangStandInOptions> {
   #problemOf(body: Body): string | null {
     const ids = body.input_ids;
     const params = Object(body.sampling_params) as Body;
-    const isOld = this.options.release === "old";
+    const { hasStreamIntervals } = this.options;
     const unknown = Object.keys(params).find(
-      (name) => !PARAMS.has(name) || (isOld && OLD_PARAMS.includes(name)),
+      (name) => !PARAMS.has(name) && !(name === "stream_interval" && hasStreamIntervals),
     );
     if (unknown !== undefined) return `Unexpected keyword argument '${unknown}'`;
     if (!Array.isArray(ids) || ids.length === 0) return "input_ids cannot be empty.";
@@ -233,8 +220,7 @@ export class SglangStandIn extends StandIn<SglangStandInOptions> {
     this.kept(body);
     const problem = this.#problemOf(body);
     if (problem !== null) {
-      const code = this.options.release === "old" ? {} : { code: 400 };
-      const error = { error: { message: problem, type: "invalid_request_error", ...code } };
+      const error = { error: { message: problem, type: "invalid_request_error", code: 400 } };
       // A stream has begun when its request is checked.
       const isUnknown = problem.startsWith("Unexpected keyword");
       if (isUnknown) response.destroy();
@@ -314,10 +300,7 @@ export class SglangStandIn extends StandIn<SglangStandInOptions> {
     about: { rid: string; prompt: number[]; all: number[]; sent: number; made: Made },
   ): object {
     const { rid, prompt, all, sent, made } = about;
-    const { isIncremental, release } = this.options;
-    const from = isIncremental && body.stream === true ? sent : 0;
-    // The older flag left logprobs as they were.
-    const logprobsFrom = release === "old" ? 0 : from;
+    const from = this.options.isIncremental && body.stream === true ? sent : 0;
     const count = Number(body.top_logprobs_num ?? 0);
     const triple = (token: number, logprob: number) => [this.isFlat ? -6.9 : logprob, token, null];
     const start = Number(body.routed_experts_start_len ?? 0);
@@ -333,12 +316,12 @@ export class SglangStandIn extends StandIn<SglangStandInOptions> {
         ...(body.return_logprob === true && {
           input_token_logprobs: [],
           output_token_logprobs: all
-            .slice(logprobsFrom)
+            .slice(from)
             .map((token) => triple(token, standInLogprob(token))),
           output_token_logprobs_length: all.length,
         }),
         ...(count > 0 && {
-          output_top_logprobs: all.slice(logprobsFrom).map((token) =>
+          output_top_logprobs: all.slice(from).map((token) =>
             standInCandidates(token)
               .slice(0, count)
               .map((one) => triple(one.token, one.logprob)),

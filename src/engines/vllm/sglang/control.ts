@@ -5,7 +5,15 @@ import { pause } from "../clock.ts";
 import { CALLER_MS_MAX, controlAnswer, post, type ServerOperation } from "../control.ts";
 import type { ServerAccess } from "../dialect.ts";
 import { type HttpCall, type HttpClient, statusProblem } from "../http.ts";
-import type { SglangServer } from "./server.ts";
+
+/** Path of the model's name and the weight version. */
+export const MODEL_PATH = "/model_info";
+
+interface SglangServer {
+  readonly model: string;
+  /** Processes of the engine. */
+  readonly worldSize: number;
+}
 
 interface Translated {
   readonly call: HttpCall;
@@ -86,7 +94,7 @@ function callOf(operation: ServerOperation, server: SglangServer): Translated | 
     }
     case "ask": {
       if (operation.about !== "weights_version") return null;
-      const call: HttpCall = { method: "GET", path: server.modelPath, body: null };
+      const call: HttpCall = { method: "GET", path: MODEL_PATH, body: null };
       return { call, body: (answer) => ({ weight_version: Object(answer).weight_version }) };
     }
     case "drop_cache":

@@ -1,4 +1,4 @@
-// One event of SGLang's /generate (0.4 to 0.5.23). It lists the output so far, or only new tokens with
+// One event of SGLang's /generate (0.5.8 to 0.5.23). It lists the output so far, or only new tokens with
 // --incremental-streaming-output. Both are read alike: `completion_tokens` is the total, so the position of the listed
 // tokens is known.
 
@@ -25,13 +25,10 @@ export function sglangPiece(json: Json, topLogprobs: number): EngineEvent {
   const { finish_reason: finish, output_token_logprobs: triples } = meta;
   const usage = usageOf(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens);
   if (usage === null || !Array.isArray(triples)) return UNREADABLE;
-  // Absent in older releases, whose triples name the tokens.
-  const ids: unknown = json.output_ids ?? triples.map((triple) => at(triple, 1));
-  if (!Array.isArray(ids)) return UNREADABLE;
-  const size = { tokens: ids.length, total: usage.completionTokens };
-  const shown = rowsOf(triples, size);
-  const tops = rowsOf(meta.output_top_logprobs, size) ?? [];
-  if (shown === null || shown.some((triple, i) => at(triple, 1) !== ids[i])) return UNREADABLE;
+  const ids: unknown = json.output_ids;
+  const isWhole = Array.isArray(ids) && triples.length === ids.length;
+  if (!isWhole || triples.some((triple, i) => at(triple, 1) !== ids[i])) return UNREADABLE;
+  const { output_top_logprobs: tops } = meta;
   const reason = isJson(finish) ? finish : null;
   if (reason?.matched === NOT_NUMBERS) {
     return { kind: "error", status: INTERNAL_ERROR, message: "its logits are not numbers" };
@@ -39,8 +36,8 @@ export function sglangPiece(json: Json, topLogprobs: number): EngineEvent {
   return {
     kind: "piece",
     tokens: ids,
-    logprobs: shown.map((triple) => numberOr(at(triple, 0))),
-    alternatives: tops.map((row) => pairsIn(row, topLogprobs)),
+    logprobs: triples.map((triple) => numberOr(at(triple, 0))),
+    alternatives: Array.isArray(tops) ? tops.map((row) => pairsIn(row, topLogprobs)) : [],
     finishReason: typeof reason?.type === "string" ? reason.type : null,
     usage,
     weightVersion:
@@ -48,20 +45,6 @@ export function sglangPiece(json: Json, topLogprobs: number): EngineEvent {
     ...(typeof reason?.matched === "number" ? { matched: reason.matched } : {}),
     isWholeUsage: true,
   };
-}
-
-/**
- * The rows of the event's tokens. Releases with `--stream-output` list new tokens only, but all rows. null: there are
- * fewer rows than tokens.
- */
-function rowsOf(
-  rows: unknown,
-  { tokens, total }: { tokens: number; total: number },
-): readonly unknown[] | null {
-  if (!Array.isArray(rows)) return null;
-  if (rows.length === tokens) return rows;
-  const from = rows.length >= total ? total - tokens : rows.length - tokens;
-  return from < 0 ? null : rows.slice(from, from + tokens);
 }
 
 function pairsIn(row: unknown, count: number): Alternatives {

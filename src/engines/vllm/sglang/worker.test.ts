@@ -32,11 +32,12 @@ const textOf = (id = 1, stopTokenIds: number[] = [], tokensMax = 40) => {
   return standInResponse({ prompt: PROMPT, sample, tokensMax, stopTokenIds });
 };
 
-for (const release of ["0.5.23", "old"] as const) {
+for (const hasStreamIntervals of [true, false]) {
   for (const isIncremental of [false, true]) {
-    const name = `${release}, ${isIncremental ? "new tokens alone" : "all tokens"} in each event`;
-    test(`sglang: tokens, logprobs and alternatives of ${name}`, async () => {
-      const bench = await open({ release, isIncremental });
+    const form = hasStreamIntervals ? "" : ", without intervals of its own";
+    const name = `${isIncremental ? "new tokens alone" : "all tokens"} in each event${form}`;
+    test(`sglang: tokens, logprobs and alternatives, ${name}`, async () => {
+      const bench = await open({ hasStreamIntervals, isIncremental });
       bench.run({ sampling: { topLogprobs: 2 } });
       await bench.until(() => bench.done() !== undefined);
       expect(bench.tokens()).toEqual(textOf());
@@ -55,7 +56,7 @@ for (const release of ["0.5.23", "old"] as const) {
         kvTokens: 4096 * 16,
         kvBlockTokens: 16,
         contextTokens: 4096,
-        hasStreamSettings: release !== "old",
+        hasStreamSettings: hasStreamIntervals,
       });
     });
   }
