@@ -1,8 +1,8 @@
 // What a vLLM server sends: streams of events in any pieces, and its metrics.
 
 import fc from "fast-check";
-import { readMetrics } from "../../../../src/engines/vllm/metrics.ts";
 import { SseReader } from "../../../../src/engines/vllm/answer.ts";
+import { readMetrics } from "../../../../src/engines/vllm/metrics.ts";
 import { errorMessage, readEvent } from "../../../../src/engines/vllm/stream-event.ts";
 import { anyJson, jsonOf, PLAIN, type Schema } from "../json-text.ts";
 import { type FuzzTarget, parser } from "../target.ts";
