@@ -54,6 +54,7 @@ export class ContextManager {
   /** Records that `next` is the next turn of the session of `from`. If `from` was its group's probe, `next` becomes it. */
   continued(next: RolloutRequest, from: RolloutRequest): void {
     this.sessions.came();
+    if (from.status === "finished") this.turnover.continued();
     const context = this.#of(next.group);
     if (context.probe === from) context.probe = next;
   }

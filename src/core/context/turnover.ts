@@ -1,7 +1,11 @@
 // Counts requests that come and go. A request's wait is measured by the requests that ended meanwhile: this needs no clock,
-// and does not depend on how fast the engines are.
+// and does not depend on how fast the engines are. A turn of a session that goes on counts as a small part of a request, as
+// the session has not ended; but it counts, so that sessions without end hold nobody back for ever.
 
 import type { RolloutRequest } from "../request/buffer.ts";
+
+/** Sessions seldom have more turns. */
+const TURNS = 64;
 
 export class Turnover {
   #open = 0;
@@ -25,6 +29,11 @@ export class Turnover {
     this.#since = this.#ended;
     this.#peakBefore = this.#peak;
     this.#peak = this.#open;
+  }
+
+  /** A session whose turn has ended goes on. */
+  continued(): void {
+    this.#ended -= 1 - 1 / TURNS;
   }
 
   /** Requests that have ended since the request joined. */

@@ -6,13 +6,13 @@ import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
-import { RequestBuffer, type RolloutRequest } from "../request/buffer.ts";
+import { type Group, RequestBuffer, type RolloutRequest, type Wanted } from "../request/buffer.ts";
 import { drawKey } from "../request/request.ts";
 import { loadCore } from "../wasm/load.ts";
 import { ROUNDS } from "./bounded-wait.ts";
 import { ChunkLength } from "./chunk-length.ts";
 import type { Slot } from "./placement.ts";
-import { type PolicyName, schedulerFor } from "./policies.ts";
+import { isDivided, POLICY_NAMES, type PolicyName, schedulerFor } from "./policies.ts";
 import type { Scheduler } from "./scheduler.ts";
 
 const SLOTS = 8;
@@ -37,19 +37,22 @@ class Bed {
     this.scheduler = schedulerFor(policy, { buffer, context, chunks, core: loadCore() });
   }
 
-  come(tokensMax: number, size = GROUP): RolloutRequest[] {
+  come(tokensMax: number, size = GROUP, more: Partial<Wanted> = {}): RolloutRequest[] {
     this.#groups += 1;
     const group = this.buffer.open(groupId(`g${this.#groups}`), Int32Array.of(1));
+    return Array.from({ length: size }, () => this.join(group, tokensMax, more));
+  }
+
+  join(group: Group, tokensMax: number, more: Partial<Wanted>, from?: RolloutRequest) {
+    const draw = drawKey(0, group.groupId, group.requests.length);
     const sampling = samplingOf({ tokensMax });
-    return Array.from({ length: size }, (_, index) => {
-      const draw = drawKey(0, group.groupId, index);
-      const wanted = { sampling, draw, divisible: true, priority: 0 };
-      const request = this.buffer.join(group, wanted);
-      this.context.joined(request);
-      this.scheduler.refresh(group);
-      this.scheduler.enqueue(request);
-      return request;
-    });
+    const wanted = { sampling, draw, divisible: true, priority: 0, ...more };
+    const request = this.buffer.join(group, wanted);
+    if (from !== undefined) this.context.continued(request, from);
+    this.context.joined(request);
+    this.scheduler.refresh(group);
+    this.scheduler.enqueue(request);
+    return request;
   }
 
   slot(): Slot {
@@ -125,6 +128,33 @@ for (const { policy, waits, others, size } of CASES) {
     expect(bed.ended.length).toBeLessThanOrEqual((ROUNDS + 1) * open + meanwhile);
   });
 }
+
+test.each(POLICY_NAMES.filter(isDivided))(
+  "bounded wait: %s: no priority and no session goes first for ever",
+  (policy) => {
+    const first = new Bed(policy);
+    for (let i = 0; i < SLOTS; i += 1) first.come(1, 1, { priority: -1 });
+    const [plain] = first.come(1, 1);
+    while (plain?.status !== "finished" && first.ended.length < 9 * SLOTS) {
+      if (first.turn() !== null) first.come(1, 1, { priority: -1 });
+    }
+    expect(plain?.status).toBe("finished");
+
+    const second = new Bed(policy);
+    const begins = { turn: { prompt: Int32Array.of(1), leadTokens: 0 } };
+    const goesOn = { turn: { prompt: Int32Array.of(1, 2), leadTokens: 1 } };
+    second.come(1, SLOTS, begins);
+    const turns: RolloutRequest[] = [];
+    for (const [other] of [0, 1].map(() => second.come(1, 1))) {
+      while (other?.status !== "finished" && second.ended.length < 512 * SLOTS) {
+        const turn = second.turn();
+        if (turn?.spec.keepsKv !== true) continue;
+        turns.push(second.join(turn.group, 1, goesOn, turn));
+      }
+      expect(other?.status).toBe("finished");
+    }
+  },
+);
 
 test("bounded wait: in a synchronous iteration the order is the policy's", () => {
   const bed = new Bed("seer");

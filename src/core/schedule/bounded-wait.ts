@@ -1,9 +1,10 @@
-// A bound on an order by length: where new requests come all the time, there may always be one that the order prefers, and
-// another waits without end. So a request goes first once ROUNDS times as many requests as were open at most have ended
-// since it came. In a synchronous iteration fewer than that end in all.
+// A bound on every order: where new requests come all the time, there may always be one that the order prefers, by its
+// length, its priority or its session, and another waits without end. So a request goes first, whatever it is, once ROUNDS
+// times as many requests as were open at most have ended since it came. In a synchronous iteration fewer than that end.
 
 import type { Turnover } from "../context/turnover.ts";
 import type { Group, RolloutRequest } from "../request/buffer.ts";
+import { KeyedPolicy } from "./keyed.ts";
 import type { Slot } from "./placement.ts";
 import type { SchedulePolicy } from "./policy.ts";
 
@@ -15,10 +16,14 @@ export class BoundedWaitPolicy implements SchedulePolicy {
   readonly #arrivals: SchedulePolicy;
   readonly #turnover: Turnover;
 
-  /** `order`: null where none goes first. `arrivals`: first come, first served. Both get all requests from here. */
-  constructor(order: SchedulePolicy, arrivals: SchedulePolicy, turnover: Turnover) {
+  /** `order` returns null where none goes ahead of those that came first. */
+  constructor(
+    parts: ConstructorParameters<typeof KeyedPolicy>[0],
+    order: SchedulePolicy,
+    turnover: Turnover,
+  ) {
     this.#order = order;
-    this.#arrivals = arrivals;
+    this.#arrivals = new KeyedPolicy(parts, ({ spec }) => spec.requestId);
     this.#turnover = turnover;
   }
 
@@ -32,10 +37,14 @@ export class BoundedWaitPolicy implements SchedulePolicy {
   }
 
   peek(): RolloutRequest | null {
+    return this.overdue() ?? this.#order.peek() ?? this.#arrivals.peek();
+  }
+
+  overdue(): RolloutRequest | null {
     const first = this.#arrivals.peek();
     if (first === null) return null;
-    const isBound = this.#turnover.endedSince(first) >= ROUNDS * this.#turnover.openMax;
-    return isBound ? first : (this.#order.peek() ?? first);
+    const isOver = this.#turnover.endedSince(first) >= ROUNDS * this.#turnover.openMax;
+    return isOver ? first : null;
   }
 
   take(request: RolloutRequest): void {

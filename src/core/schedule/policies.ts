@@ -36,7 +36,7 @@ interface Policy {
   readonly draft: DraftMode;
   /** false: whole groups, each pinned to a worker. */
   readonly isDivided: boolean;
-  /** null: first come, first served. Else no request waits without end, whatever the order (`bounded-wait.ts`). */
+  /** null: first come, first served. No request waits without end, whatever the order (`bounded-wait.ts`). */
   readonly order: ((parts: PolicyParts) => SchedulePolicy) | null;
 }
 
@@ -90,9 +90,8 @@ export function isDivided(policy: PolicyName): boolean {
 export function schedulerFor(name: PolicyName, parts: PolicyParts): Scheduler {
   const policy: Policy = POLICIES[name];
   const { chunks, context } = parts;
-  const arrivals = new KeyedPolicy(parts, byArrival);
-  const ordered = policy.order?.(parts);
-  const order = ordered ? new BoundedWaitPolicy(ordered, arrivals, context.turnover) : arrivals;
+  const ordered = policy.order?.(parts) ?? new KeyedPolicy(parts, byArrival);
+  const order = new BoundedWaitPolicy(parts, ordered, context.turnover);
   const mode: DispatchMode = policy.isDivided ? { kind: "divided", chunks } : { kind: "pinned" };
   return new Scheduler(order, mode, context.sessions);
 }

@@ -11,6 +11,8 @@ export interface SchedulePolicy {
   add(request: RolloutRequest): void;
   /** The next request to serve, or null. Does not modify; the same answer until something changes. */
   peek(): RolloutRequest | null;
+  /** The next request, if it has waited for so long that it goes ahead of sessions' turns too. Absent: none does. */
+  overdue?(): RolloutRequest | null;
   /** Takes the request that `peek` returned out of the candidates. */
   take(request: RolloutRequest): void;
   /** Takes a request out because it was given up; nothing happens if it is no candidate. */

@@ -2,8 +2,8 @@
 // `schedule` takes what is known now and returns commands. The rollout executes them against
 // workers, a simulator against models.
 //
-// Requests are served in the order of the policy, but sessions that have begun go before those that have not: each more
-// that is begun takes KV that the others come back to. Three kinds do not hold up those behind them: a large one that must
+// Requests are served in the order of the policy, but sessions that have begun go before those that have not (each more
+// that is begun takes KV that the others come back to), and what has waited beyond the bound goes before both. Three kinds do not hold up those behind them: a large one that must
 // wait for room (it is passed over, for a while), one that is too large for every worker that is there (it is
 // stranded), and one with which a worker has died (a suspect: each runs alone among its kind).
 // Where no length of chunks is set, one that begins while nobody waits goes on until somebody does.
@@ -203,7 +203,6 @@ export class Scheduler {
     this.sessions.expectGrowth(turn.slots);
     this.#serveReservation(turn);
     if (this.#suspects.waiting.size > 0) this.#serveSuspects(turn);
-    if (this.sessions.turns.size > 0) this.#serveSessions(turn);
     this.#serveInOrder(turn);
     if (turn.isBlocked) this.#makeRoom(turn, nowMs);
   }
@@ -293,7 +292,14 @@ export class Scheduler {
       return;
     }
     const passed: RolloutRequest[] = [];
-    for (let request = this.#policy.peek(); request !== null; request = this.#policy.peek()) {
+    let areTurnsDue = this.sessions.turns.size > 0;
+    for (;;) {
+      if (areTurnsDue && (this.#policy.overdue?.() ?? null) === null) {
+        areTurnsDue = false;
+        this.#serveSessions(turn);
+      }
+      const request = this.#policy.peek();
+      if (request === null) break;
       const chunkTokens = this.#chunkOf(request, turn);
       if (this.#strand(request, chunkTokens, turn)) {
         this.#policy.remove(request);
