@@ -23,7 +23,7 @@ const HISTORY = "CHANGELOG.md";
 /** Routes of a trainer's own server. */
 const FOREIGN_ROUTES = ["POST /api/models"];
 /** Documents that name no flag of another program. */
-const OWN_FLAGS = /(README|QUICKSTART|OPERATIONS|PYTHON|STREAM|SIMULATOR|SECURITY)\.md$/;
+const OWN_FLAGS = /(README|OPERATIONS|PYTHON|STREAM|SIMULATOR|SECURITY)\.md$/;
 const files = PATTERNS.flatMap((pattern) => [...new Glob(pattern).scanSync(ROOT)])
   .filter((file) => file !== HISTORY)
   .toSorted();

@@ -24,7 +24,7 @@ export class FewestTokensPolicy extends KeyedPolicy {
 
   constructor(parts: ConstructorParameters<typeof KeyedPolicy>[0] & { context: ContextManager }) {
     // Of equally many tokens, those go first whose prompt had the longest responses in the epoch before. As a larger part of
-    // the key that costs more than it brings (docs/experiments/history.md).
+    // the key that costs more than it brings (docs/DRAFTING.md).
     super(parts, (request) => {
       const { group, priority, response, spec } = request;
       const prior = (parts.context.prior(group) ?? 0) * TIE;
