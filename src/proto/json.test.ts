@@ -1,12 +1,12 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { JSON_DEPTH_MAX, JsonLimitError, membersOf, parseJson } from "./json.ts";
+import { JsonLimitError, membersOf, parseJson } from "./json.ts";
 
 const nested = (depth: number) => "[".repeat(depth) + "]".repeat(depth);
 
 test("parseJson: takes the bound, and not one level more", () => {
-  expect(() => parseJson(nested(JSON_DEPTH_MAX))).not.toThrow();
-  expect(() => parseJson(nested(JSON_DEPTH_MAX + 1))).toThrow(JsonLimitError);
+  expect(() => parseJson(nested(128))).not.toThrow();
+  expect(() => parseJson(nested(129))).toThrow(JsonLimitError);
   expect(() => parseJson('{"a":'.repeat(200_000))).toThrow("more than 128 levels deep");
 });
 

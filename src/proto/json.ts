@@ -2,18 +2,15 @@
 // between threads) recurses, and ends the process when the stack is full; and an object, list or text of two bytes costs a
 // hundred times as much memory. So depth and number are bounded.
 
-/** Levels of JSON schemas and grammars stay below 40; the stack of the smallest thread allows some thousands. */
-export const JSON_DEPTH_MAX = 128;
-/** The largest good request, a rollout of 16,384 groups with settings of their own, has 300,000. About a second of work. */
-const JSON_ENTRIES_MAX = 524_288;
-
-export interface JsonLimits {
-  readonly depthMax: number;
-  /** Number of objects, lists and texts, names of fields included. */
-  readonly entriesMax: number;
-}
-
-const LIMITS: JsonLimits = { depthMax: JSON_DEPTH_MAX, entriesMax: JSON_ENTRIES_MAX };
+const LIMITS = {
+  /** Levels of JSON schemas and grammars stay below 40; the stack of the smallest thread allows some thousands. */
+  depthMax: 128,
+  /**
+   * Number of objects, lists and texts, names of fields included. The largest good request, a rollout of 16,384 groups
+   * with settings of their own, has 300,000; about a second of work.
+   */
+  entriesMax: 524_288,
+};
 
 /** The text exceeds a limit; whether it is JSON is not known. */
 export class JsonLimitError extends Error {
@@ -24,7 +21,7 @@ export class JsonLimitError extends Error {
 }
 
 /** @throws SyntaxError: the text is not JSON; JsonLimitError. */
-export function parseJson(text: string, limits: Partial<JsonLimits> = {}): unknown {
+export function parseJson(text: string, limits: Partial<typeof LIMITS> = {}): unknown {
   checkLimits(text, { ...LIMITS, ...limits });
   return JSON.parse(withExactSeeds(text));
 }
@@ -40,7 +37,7 @@ function withExactSeeds(text: string): string {
 
 const LONG_SEED = /("(?:sampling_)?seed"\s*:\s*)(-?\d{16,20})(?=\s*[,}])/g;
 
-function checkLimits(text: string, { depthMax, entriesMax }: JsonLimits): void {
+function checkLimits(text: string, { depthMax, entriesMax }: typeof LIMITS): void {
   // Most bodies are a few objects around long lists of numbers or long texts: nothing can be beyond a limit there.
   const brackets = count(text, "[", depthMax) + count(text, "{", depthMax);
   if (brackets <= depthMax && brackets + count(text, '"', 2 * entriesMax) / 2 <= entriesMax) return;

@@ -47,25 +47,17 @@ export type Generation = ReturnType<Sidecar["generate"]>;
 /** A reader of events, for streams, metrics and logs. */
 export type SidecarReader = RolloutReader<GenerationSpec>;
 
-export interface SidecarLimits {
+const LIMITS = {
   /** Maximum of unfinished requests; more are refused with `queue_full`. */
-  readonly requestsMax: number;
-  /** Limit of groups that later requests may join. */
-  readonly groupsMax: number;
-  /** Limit of the groups' prompts and finished responses, which later siblings draft from. */
-  readonly keptBytesMax: number;
-  /** How long after its last turn a session is kept. */
-  readonly sessionMsMax: number;
-}
-
-const LIMITS: SidecarLimits = {
   requestsMax: 65_536,
-  // More than one iteration has (1,000).
+  /** Limit of groups that later requests may join: more than one iteration has (1,000). */
   groupsMax: 4_096,
+  /** Limit of the groups' prompts and finished responses, which later siblings draft from. */
   keptBytesMax: 256 * 2 ** 20,
-  // As long as a tool may take.
+  /** How long after its last turn a session is kept: as long as a tool may take. */
   sessionMsMax: 600_000,
 };
+export type SidecarLimits = Readonly<typeof LIMITS>;
 
 export interface SidecarOptions {
   readonly rollout: Omit<RolloutOptions, "listener" | "vocabularySize">;

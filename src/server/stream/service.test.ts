@@ -154,32 +154,6 @@ test("snapshot: what is there comes first, with its tokens and ends, and for pro
   }
 });
 
-test("names: a group and a request may be subscribed before they are there, and come whole", async () => {
-  const { bed, connect, say } = world();
-  const { socket, frames } = connect();
-  say(socket, { subscribe: { group: "mine" } });
-  say(socket, { subscribe: { request: 1 } });
-  expect(frames.map(({ state }) => state)).toEqual(["subscribed", "subscribed"]);
-  bed.generate([1], 2, { group: "mine" });
-  await bed.finish();
-  const of = (name: string) => frames.filter(({ subscription }) => subscription === name);
-  for (const [name, numbers] of [
-    ["group:mine", [0, 1]],
-    ["request:1", [1]],
-  ] as const) {
-    const tokens = of(name).flatMap((frame) => frame.tokens);
-    expect(tokens.filter(({ offset }) => offset === 0).map(({ request }) => request)).toEqual([
-      ...numbers,
-    ]);
-    expect(ended(of(name)).toSorted()).toEqual([...numbers]);
-  }
-  expect(of("request:1").at(-1)?.state).toBe("ended");
-  expect(of("group:mine").at(-1)?.state).toBeNull();
-  bed.sidecar.advance(weightEpoch(1));
-  await bed.finish();
-  expect(of("group:mine").at(-1)?.state).toBe("ended");
-});
-
 test("names: of a group's name that is used again, the ended group is not sent and does not end the subscription", async () => {
   const { bed, connect, say } = world();
   bed.generate([1], 2, { group: "mine" });
@@ -220,21 +194,6 @@ test("resuming: a subscription that broke gets what it lacks, of groups that are
   expect([ended(frames), frames.at(-1)?.state]).toEqual([[4], "ended"]);
   // Of another server the numbers say nothing.
   expect(ended(resume({ server: 6, requests: 5, have: [[4, 9, 5]] }))).toEqual([3, 4]);
-});
-
-test("resuming: groups without a token, and those with long prompts, are kept within the bound, too", async () => {
-  const { bed, connect, say } = world({ keptBytes: 9_000 });
-  for (let i = 0; i < 8; i += 1) {
-    const prompt = i < 4 ? [1] : Array.from({ length: 900 }, () => i);
-    const [request] = bed.generate(prompt, 1);
-    if (request !== undefined && i < 4) bed.sidecar.rollout.end(request, "abort");
-    await bed.finish();
-    bed.sidecar.advance(weightEpoch(i + 1));
-    const { socket, frames } = connect();
-    say(socket, { subscribe: { all: true, resumed: { server: 5, requests: 0, have: [] } } });
-    const kept = i < 4 ? Math.min(i + 1, 3) : 1;
-    expect(frames.flatMap(({ joined }) => joined)).toHaveLength(kept);
-  }
 });
 
 test("limits: one client too many, a frame too long", () => {

@@ -23,22 +23,15 @@ import {
   type Subscription,
 } from "./subscription.ts";
 
-export interface StreamLimits {
-  readonly clientsMax: number;
-  readonly subscriptionsMax: number;
-  /** Limit of a client's message, in bytes. */
-  readonly frameBytesMax: number;
-  /** Limit of the bytes that wait for one client to read them. */
-  readonly sendQueueBytes: number;
-}
-
-const STREAM_LIMITS: StreamLimits = {
+const LIMITS = {
   clientsMax: 2_048,
   subscriptionsMax: 256,
+  /** Limit of a client's message, in bytes. */
   frameBytesMax: 16_384,
-  // A second of all tokens at a million a second.
+  /** Limit of the bytes that wait for one client to read them: a second of all tokens at a million a second. */
   sendQueueBytes: 4 * 2 ** 20,
 };
+export type StreamLimits = Readonly<typeof LIMITS>;
 
 export interface StreamServiceOptions {
   readonly sidecar: Sidecar;
@@ -74,7 +67,7 @@ export class StreamService implements SocketService {
 
   constructor(options: StreamServiceOptions) {
     this.#options = options;
-    this.#limits = { ...STREAM_LIMITS, ...options.limits };
+    this.#limits = { ...LIMITS, ...options.limits };
     this.#firstAttempt = options.random();
   }
 
