@@ -2,7 +2,7 @@
 // pass here, so that nothing waits for an engine that never answers. Here is also what the engines' answers mean together, and
 // the test whether engines that took new weights generate with them.
 
-import type { Clock } from "../core/base/clock.ts";
+import type { Clock, Later } from "../core/base/clock.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch } from "../core/base/ids.ts";
 import type { RolloutReader } from "../core/rollout/events.ts";
@@ -28,18 +28,35 @@ export interface WorkerSource {
   open(options: OpenOptions): Promise<EngineWorker>;
 }
 
-/** An engine of the fleet: where it is opened, and its record. */
-export interface Member {
+/** An engine of the fleet: where it is opened, and its record. Only the pool writes to it. */
+export class PoolMember {
   readonly source: WorkerSource;
   readonly workerId: WorkerId;
   /** The only place that says which weights the engine has. */
-  readonly record: MemberRecord;
+  record: MemberRecord;
   /** Connection to the engine and its control plane; null: it is down. */
-  readonly worker: EngineWorker | null;
-  readonly state: MemberState;
+  worker: EngineWorker | null = null;
+  /** The worker being opened: nothing else uses it before it serves or is fenced. null: none. */
+  candidate: EngineWorker | null = null;
+  opening: Promise<unknown> = Promise.resolve(null);
+
+  constructor(source: WorkerSource, workerId: WorkerId, record: MemberRecord) {
+    this.source = source;
+    this.workerId = workerId;
+    this.record = record;
+  }
+
+  get state(): MemberState {
+    return this.record.state;
+  }
+
   /** Reason why the engine does not serve; null: it serves. */
-  readonly reason: string | null;
+  get reason(): string | null {
+    return this.record.reason;
+  }
 }
+
+export type Member = Readonly<Omit<PoolMember, "candidate" | "opening">>;
 
 export interface Reachable {
   readonly member: Member;
@@ -82,24 +99,21 @@ export interface FleetHost {
 
 type FleetObserver = Pick<RolloutReader, "workerFailed" | "stats" | "advanced">;
 
-export interface AnswerLimits {
+/** How engines are asked. `nextEpoch`: the epoch that an operation's new weights would have. */
+export interface AskOptions {
+  readonly nextEpoch: WeightEpoch;
   readonly msMax: number;
-  readonly later: (act: () => void, ms: number) => () => void;
+  readonly later: Later;
   readonly sidecar: FleetHost;
   /** Ends the wait for the answer when it aborts. */
   readonly signal?: AbortSignal;
 }
 
-export interface Asked {
-  readonly operation: EngineOperation;
-  readonly nextEpoch: WeightEpoch;
-}
-
 /** Asks one engine. Never rejects: every failure becomes an answer with a status and an error. */
 export async function answerOf(
   worker: EngineWorker,
-  { operation, nextEpoch }: Asked,
-  { msMax, later, sidecar, signal }: AnswerLimits,
+  operation: EngineOperation,
+  { nextEpoch, msMax, later, sidecar, signal }: AskOptions,
 ): Promise<ControlAnswer> {
   const { promise, resolve } = Promise.withResolvers<ControlAnswer>();
   const failed = (status: number, error: string) => resolve({ status, body: { error } });
@@ -182,20 +196,18 @@ export class CallBound {
   }
 }
 
-/** Asks each engine what `askedOf` returns for its index, and waits for all answers. */
+/** Asks each engine what `operationOf` returns for its index, and waits for all answers. */
 export async function fanOut(
   engines: readonly Reachable[],
-  askedOf: (index: number) => Asked,
-  limits: AnswerLimits,
+  operationOf: (index: number) => EngineOperation,
+  options: AskOptions,
 ): Promise<EngineAnswers> {
-  const answers = await Promise.all(
-    engines.map(async ({ member, worker }, index) => ({
-      member,
-      worker,
-      answer: await answerOf(worker, askedOf(index), limits),
-    })),
-  );
-  return outcomeOf(answers);
+  const answers = engines.map(async ({ member, worker }, index) => ({
+    member,
+    worker,
+    answer: await answerOf(worker, operationOf(index), options),
+  }));
+  return outcomeOf(await Promise.all(answers));
 }
 
 export function outcomeOf(answers: readonly EngineAnswer[]): EngineAnswers {
@@ -251,7 +263,7 @@ export interface UpdateTimes {
   readonly sidecar: FleetHost;
   readonly clock: Clock;
   readonly timeoutMs: number;
-  readonly later: (act: () => void, ms: number) => () => void;
+  readonly later: Later;
 }
 
 export interface UpdateEnginesOptions extends UpdateTimes {
@@ -313,8 +325,7 @@ export class UpdateEngines {
   }
 
   async sendTo(engines: readonly Reachable[], operation: EngineOperation): Promise<EngineAnswers> {
-    const asked = { operation, nextEpoch: this.next };
-    return await fanOut(engines, () => asked, this.#limits);
+    return await fanOut(engines, () => operation, this.#asking);
   }
 
   /** The connected engines. Waits, within a limit, until there is one, and until those that `reopen` closed are back. */
@@ -373,8 +384,7 @@ export class UpdateEngines {
 
   /** An engine that came while the others were being woken is woken first. */
   async #canaryOf(worker: EngineWorker, adapter: string | null): Promise<ControlAnswer> {
-    const ask = (operation: EngineOperation) =>
-      answerOf(worker, { operation, nextEpoch: this.next }, this.#limits);
+    const ask = (operation: EngineOperation) => answerOf(worker, operation, this.#asking);
     const canary = await ask({ kind: "canary", adapter });
     if (!this.#isAsleep(canary)) return canary;
     await ask(WAKE);
@@ -385,8 +395,8 @@ export class UpdateEngines {
     return this.#options.pool.isAwake === true && Object(body).asleep === true;
   }
 
-  get #limits(): AnswerLimits {
+  get #asking(): AskOptions {
     const { timeoutMs: msMax, later, sidecar } = this.#options;
-    return { msMax, later, sidecar, signal: this.#giveUp.signal };
+    return { nextEpoch: this.next, msMax, later, sidecar, signal: this.#giveUp.signal };
   }
 }

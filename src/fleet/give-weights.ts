@@ -1,11 +1,14 @@
 // Gives an engine that was opened the weights of the others: the last complete ones, and the adapters on top of them.
 
-import type { WeightEpoch } from "../core/base/ids.ts";
-import { type EngineOperation, operationName } from "../core/rollout/operation.ts";
+import {
+  type ControlAnswer,
+  type EngineOperation,
+  operationName,
+} from "../core/rollout/operation.ts";
 import type { EngineWorker } from "../core/rollout/worker.ts";
 import type { Agreement } from "./agreement.ts";
 import {
-  type AnswerLimits,
+  type AskOptions,
   answerOf,
   isUnavailable,
   MODEL_CANARY,
@@ -33,23 +36,21 @@ export async function giveWeights(
   worker: EngineWorker,
   { base, adapters }: Recipe,
   about: {
-    epoch: WeightEpoch;
     lacks: string | null;
     isAsOpened: boolean;
     isAwake: boolean;
     agreement: Agreement;
-    limits: AnswerLimits;
+    asking: AskOptions;
   },
 ): Promise<Check> {
-  const { epoch, lacks, isAsOpened, isAwake, agreement, limits } = about;
-  const ask = (operation: EngineOperation) =>
-    answerOf(worker, { operation, nextEpoch: epoch }, limits);
+  const { lacks, isAsOpened, isAwake, agreement, asking } = about;
+  const ask = (operation: EngineOperation) => answerOf(worker, operation, asking);
   const hasBase = lacks === null;
   const refused = (reason: string): Check => {
     const what = lacks ?? "came back without the adapters that the others serve";
     return { kind: "behind", reason: `${what}${reason}`, isGiven: false };
   };
-  const missedWake = isAwake && (await sleeps(worker, epoch, limits));
+  const missedWake = isAwake && isAsleep(await ask(IS_ASLEEP));
   if (missedWake) {
     const { status, body } = await ask(WAKE);
     if (status >= 300) {
@@ -75,12 +76,11 @@ export async function giveWeights(
     }
     return refused(`; given them by ${problem}`);
   }
-  worker.send([{ kind: "advance", epoch }]);
+  worker.send([{ kind: "advance", epoch: asking.nextEpoch }]);
   return { kind: "current" };
 }
 
-/** Whether the engine sleeps. One that does not know the question cannot sleep. */
-export async function sleeps(worker: EngineWorker, nextEpoch: WeightEpoch, limits: AnswerLimits) {
-  const { body } = await answerOf(worker, { operation: IS_ASLEEP, nextEpoch }, limits);
+/** One that does not know the question cannot sleep. */
+function isAsleep({ body }: ControlAnswer): boolean {
   return Object(body).is_sleeping === true;
 }

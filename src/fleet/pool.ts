@@ -2,50 +2,15 @@
 // events, and carries out the effects with workers and timers. Only a worker with the current weights ever serves.
 
 import { unreachable } from "../core/base/assert.ts";
+import type { Later } from "../core/base/clock.ts";
 import { AppError, type ErrorCode, errorText } from "../core/base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch, workerId } from "../core/base/ids.ts";
 import type { HeldWeights } from "../core/journal/held-weights.ts";
 import type { EngineWorker } from "../core/rollout/worker.ts";
 import { Agreement, type NamedWeights } from "./agreement.ts";
-import type { FleetHost, Member, WorkerSource } from "./engines.ts";
+import { type FleetHost, type Member, PoolMember, type WorkerSource } from "./engines.ts";
 import { giveWeights, type Recipe } from "./give-weights.ts";
-import {
-  type Check,
-  type Effect,
-  isCurrent,
-  type MemberEvent,
-  type MemberRecord,
-  type MemberState,
-  newMember,
-  next,
-} from "./member.ts";
-
-class PoolMember implements Member {
-  readonly source: WorkerSource;
-  readonly workerId: WorkerId;
-  /** The only place that says which weights the engine has. */
-  record: MemberRecord;
-  /** Connection to the engine and its control plane; null: it is down. */
-  worker: EngineWorker | null = null;
-  /** The worker being opened: nothing else uses it before it serves or is fenced. null: none. */
-  candidate: EngineWorker | null = null;
-  opening: Promise<unknown> = Promise.resolve(null);
-
-  constructor(source: WorkerSource, workerId: WorkerId, record: MemberRecord) {
-    this.source = source;
-    this.workerId = workerId;
-    this.record = record;
-  }
-
-  get state(): MemberState {
-    return this.record.state;
-  }
-
-  /** Reason why the engine does not serve; null: it serves. */
-  get reason(): string | null {
-    return this.record.reason;
-  }
-}
+import { type Check, type Effect, isCurrent, type MemberEvent, newMember, next } from "./member.ts";
 
 /** Why a member lacks the weights of the next epoch, and what it has instead. */
 export type MissedOf = (
@@ -56,7 +21,7 @@ export interface WorkerPoolOptions {
   /** The sidecar whose rollout gets the workers. */
   readonly sidecar: FleetHost;
   readonly sources: readonly WorkerSource[];
-  readonly later: (act: () => void, ms: number) => () => void;
+  readonly later: Later;
   /** Time for an engine to answer when it is given weights. */
   readonly controlMsMax: number;
   readonly changed: (member: Member) => void;
@@ -397,16 +362,15 @@ export class WorkerPool {
       const result: Check = { kind: "current" };
       this.#apply(member, { kind: "checked", attempt, checked: record.wanted, epoch, result });
     }
-    const limits = { msMax: this.#options.controlMsMax, later: this.#options.later, sidecar };
+    const { later, controlMsMax: msMax } = this.#options;
     const lacks = this.#difference(member);
     const { isAwake } = this;
     const outcome = await giveWeights(worker, this.#recipe, {
-      epoch,
       lacks,
       agreement: this.agreement,
       isAsOpened: member.record.uncertain === null,
       isAwake: isAwake === true,
-      limits,
+      asking: { nextEpoch: epoch, msMax, later, sidecar },
     });
     if (member.candidate !== worker || this.#isClosed) return;
     // The others were woken or sent to sleep meanwhile: it begins again.

@@ -211,11 +211,7 @@ export class WeightUpdates {
 
   /** Carries out an operation that is a whole update, such as `reload_weights`. */
   async whole(operation: EngineOperation): Promise<EngineAnswers> {
-    return await this.#called(async () => {
-      const outcome = await this.#whole(operation);
-      if (outcome.answers.length > 0 && outcome.failed.length === 0) this.#isCutOff = false;
-      return outcome;
-    });
+    return await this.#called(() => this.#whole(operation));
   }
 
   /** Adapters that clients may name as the model. */
@@ -291,6 +287,7 @@ export class WeightUpdates {
       const tried = await this.#engines.tried(outcome);
       const current = takenIn(tried);
       const base = current.size > 0 ? baseAfter(operation) : "unknown";
+      if (tried.failed.length === 0) this.#isCutOff = false;
       await this.#advance(current, operation, tried, base);
       return tried;
     } finally {

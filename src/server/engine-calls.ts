@@ -5,7 +5,7 @@
 import { AppError, RefusedError } from "../core/base/errors.ts";
 import type { ControlAnswer, EngineOperation } from "../core/rollout/operation.ts";
 import type { EngineWorker } from "../core/rollout/worker.ts";
-import { type AnswerLimits, answerOf, connected, type Reachable } from "../fleet/engines.ts";
+import { type AskOptions, answerOf, connected, type Reachable } from "../fleet/engines.ts";
 import type { WorkerPool } from "../fleet/pool.ts";
 import { membersOf, objectOf } from "../proto/json.ts";
 import type { Chat, EncodedChat, EncodeOptions, Encoder } from "../text/text.ts";
@@ -36,13 +36,13 @@ const MISSING: ReadonlySet<number> = new Set([403, 404, 405, 501]);
 const MS_MAX = 60_000;
 
 export class PoolCalls implements EngineCalls {
-  readonly #parts: { pool: WorkerPool; sidecar: Sidecar; later: AnswerLimits["later"] };
+  readonly #parts: { pool: WorkerPool; sidecar: Sidecar; later: AskOptions["later"] };
   /** Index of the engine that is asked first; engines take turns. */
   #turn = 0;
   /** Answers of engines that lack a route, by route. An engine that is opened again is another worker. */
   readonly #lacking = new WeakMap<EngineWorker, Map<string, string>>();
 
-  constructor(parts: { pool: WorkerPool; sidecar: Sidecar; later: AnswerLimits["later"] }) {
+  constructor(parts: { pool: WorkerPool; sidecar: Sidecar; later: AskOptions["later"] }) {
     this.#parts = parts;
   }
 
@@ -65,11 +65,8 @@ export class PoolCalls implements EngineCalls {
         continue;
       }
       const { epoch: nextEpoch } = sidecar.rollout;
-      const answer = await answerOf(
-        engine.worker,
-        { operation: { kind: "text", form, body }, nextEpoch },
-        { msMax: MS_MAX, later, sidecar, signal },
-      );
+      const asking = { nextEpoch, msMax: MS_MAX, later, sidecar, signal };
+      const answer = await answerOf(engine.worker, { kind: "text", form, body }, asking);
       if (answer.status === 200) return { kind: "answer", body: answer.body };
       if (signal.aborted) throw new AppError("interrupted", "the client disconnected");
       const reason = messageOf(answer);

@@ -103,9 +103,8 @@ async function fanned(
   engines: readonly Reachable[],
   operationOf: (index: number) => EngineOperation,
 ): Promise<EngineAnswers> {
-  const nextEpoch = sidecar.rollout.epoch;
-  const limits = { msMax, later, sidecar };
-  return await fanOut(engines, (index) => ({ operation: operationOf(index), nextEpoch }), limits);
+  const { epoch: nextEpoch } = sidecar.rollout;
+  return await fanOut(engines, operationOf, { nextEpoch, msMax, later, sidecar });
 }
 
 async function asked(
