@@ -181,14 +181,12 @@ export class LearnedEpochs {
       const isCurrent = name === current;
       // A report from before another engine had the current version proves nothing.
       if (!isCurrent && readMs <= sinceMs) continue;
-      const reason = isCurrent ? null : reasonOf(member, current);
-      if (reason !== null && reason !== member.record.stale) {
-        notice({ kind: "stale", worker: member.source.name, reason });
+      const stale = isCurrent ? null : reasonOf(member, current);
+      if (stale !== null && stale !== member.record.stale) {
+        notice({ kind: "stale", worker: member.source.name, reason: stale });
       }
-      pool.tell([member], () => ({ kind: "stale", reason }));
-      if (isCurrent && this.#engineName !== null) {
-        pool.tell([member], () => ({ kind: "reports_current", epoch }));
-      }
+      const isCertain = isCurrent && this.#engineName !== null;
+      pool.tell([member], () => ({ kind: "judged", stale, epoch: isCertain ? epoch : null }));
     }
   }
 

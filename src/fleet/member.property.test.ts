@@ -88,10 +88,10 @@ const EVENTS: Readonly<Record<string, Make>> = {
   partMissed: () => ({ kind: "part", took: "touched" }),
   partRefused: () => ({ kind: "part", took: "none" }),
   reports: () => ({ kind: "reports", version: "step-1" }),
-  stale: () => ({ kind: "stale", reason: "stale" }),
+  stale: () => ({ kind: "judged", stale: "stale", epoch: null }),
   unusable: () => ({ kind: "reopen", reason: "unusable", hasOthers: true }),
   reopen: () => ({ kind: "reopen", reason: "hangs", hasOthers: false }),
-  reportsCurrent: (_, epoch) => ({ kind: "reports_current", epoch: at(epoch) }),
+  reportsCurrent: (_, epoch) => ({ kind: "judged", stale: null, epoch: at(epoch) }),
 };
 
 const FIRST: Outside = { epoch: 1, isPlaced: false, hasRetry: false, isDraining: false };
@@ -160,7 +160,7 @@ function stepped(
   const becameReady = effects.some(({ kind }) => kind === "place");
   if (becameReady) {
     assert(isCurrent(after), "whoever begins to serve is certain to have the wanted weights");
-    const isConfirmed = event.kind === "checked" || event.kind === "reports_current";
+    const isConfirmed = event.kind === "checked" || event.kind === "judged";
     assert(isConfirmed, "an engine serves after a check, or after its server's own report");
     assert(event.kind === "checked" || member.uncertain === null, "a report cures no uncertainty");
   }

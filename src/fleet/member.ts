@@ -120,10 +120,11 @@ export type MemberEvent =
   /** The engine is opened again. `hasOthers`: it may have other weights, as after a part of an update. */
   | { readonly kind: "reopen"; readonly reason: string; readonly hasOthers: boolean }
   | { readonly kind: "reports"; readonly version: string }
-  /** The engine reports other weights than the current ones (`reason`), or no longer does (null). */
-  | { readonly kind: "stale"; readonly reason: string | null }
-  /** The engine's server reports the current weights. */
-  | { readonly kind: "reports_current"; readonly epoch: WeightEpoch };
+  /**
+   * The engine's report was compared with the current version. `stale`: how it differs; null: it does not. `epoch`: the
+   * engine is certain to report the weights of this one; null: it is not certain.
+   */
+  | { readonly kind: "judged"; readonly stale: string | null; readonly epoch: WeightEpoch | null };
 
 export type Effect =
   /** Close the member's workers, then open the engine and report `opened` or `open_failed`. */
@@ -232,10 +233,8 @@ export function next(member: MemberRecord, event: MemberEvent): Step {
     }
     case "reports":
       return step({ ...member, reported: event.version });
-    case "stale":
-      return stale({ ...member, stale: event.reason });
-    case "reports_current":
-      return reportsCurrent(member, event.epoch);
+    case "judged":
+      return judged({ ...member, stale: event.stale }, event.epoch);
     default:
       return unreachable(event);
   }
@@ -338,14 +337,12 @@ function missed(member: MemberRecord, event: Extract<MemberEvent, { kind: "misse
   return member.state === "fenced" ? step(behind) : fence(behind, event.reason);
 }
 
-function stale(member: MemberRecord): Step {
-  const serves = member.isPlaced && member.link === "open" && member.state !== "leaving";
-  return serves && member.stale !== null ? fence(member, member.stale) : step(member);
-}
-
-function reportsCurrent(member: MemberRecord, epoch: WeightEpoch): Step {
-  if (member.state !== "fenced" || member.link !== "open" || member.uncertain !== null)
-    return step(member);
+/** A report takes a stale engine out of service, and cures no uncertainty. */
+function judged(member: MemberRecord, epoch: WeightEpoch | null): Step {
+  const { stale, state, link, isPlaced, uncertain } = member;
+  if (link !== "open") return step(member);
+  if (stale !== null && isPlaced && state !== "leaving") return fence(member, stale);
+  if (epoch === null || state !== "fenced" || uncertain !== null) return step(member);
   return first({ kind: "advance" }, place({ ...member, wanted: epoch }));
 }
 

@@ -128,7 +128,7 @@ export class WeightUpdates {
     const base = isServers ? "unknown" : pool.held.base;
     this.#begin(base, current, (member) => ({ reason: reasonOf(member), has: "others" }));
     const { epoch } = sidecar.rollout;
-    pool.tell(current, () => ({ kind: "reports_current", epoch }));
+    pool.tell(current, () => ({ kind: "judged", stale: null, epoch }));
   }
 
   /** Names the weights of an epoch, which may be an earlier one: responses may still contain the name. */
