@@ -48,8 +48,8 @@ test("stop: a server that was paused, in an update, and followed has no timers l
   globalThis.clearInterval = globalThis.clearTimeout;
   try {
     const bed = await SidecarBed.open();
-    bed.frame(await bed.socket("/v1/stream"), JSON.stringify({ subscribe: { all: true } }));
-    await bed.socket("/v1/draft");
+    (await bed.connect("/v1/stream")).send(JSON.stringify({ subscribe: { all: true } }));
+    await bed.connect("/v1/draft");
     for (const path of ["/pause?mode=keep", "/start_weight_update", "/update_weights"]) {
       expect((await bed.request(path, { method: "POST", body: "{}" })).status).toBe(200);
     }

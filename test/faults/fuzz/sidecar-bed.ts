@@ -1,8 +1,6 @@
-// A whole sidecar in this process whose requests need no sockets: the handlers that it gives to Bun.serve are called
-// with requests and frames directly. Its engine computes nothing and accepts every control call.
+// A whole sidecar in this process. Its engine computes nothing and accepts every control call.
 
-import type { RunningServer, ServeOptions } from "../../../src/compose/options.ts";
-import { present } from "../../../src/core/base/assert.ts";
+import type { RunningServer } from "../../../src/compose/options.ts";
 import type { ControlAnswer, EngineOperation } from "../../../src/core/rollout/operation.ts";
 import type { WorkerCommand } from "../../../src/core/rollout/worker.ts";
 import { collecting, serveOptions, startServer } from "../../suite/serve-fixture.ts";
@@ -31,93 +29,49 @@ class SteppingWorker extends SimulatedWorker {
   }
 }
 
-interface Handlers {
-  readonly fetch: (request: Request, server: object) => Promise<Response | undefined>;
-  readonly websocket: {
-    readonly open: (socket: FuzzSocket) => void;
-    readonly message: (socket: FuzzSocket, data: string | Uint8Array) => void;
-    readonly close: (socket: FuzzSocket) => void;
-  };
-}
-
-/** Replaces Bun's ServerWebSocket. */
-export class FuzzSocket {
-  readonly data: unknown;
-  closed: { readonly code: number; readonly reason: string } | null = null;
-  /** Frames that it was sent. */
-  frames = 0;
-
-  constructor(data: unknown) {
-    this.data = data;
-  }
-
-  send(data: string | Uint8Array): number {
-    this.frames += 1;
-    return data.length;
-  }
-
-  getBufferedAmount(): number {
-    return 0;
-  }
-
-  close(code: number, reason: string): void {
-    this.closed ??= { code, reason };
-  }
+/** How a connection ended before its client closed it. */
+interface Closed {
+  readonly code: number;
+  readonly reason: string;
 }
 
 export class SidecarBed {
-  readonly sidecar: RunningServer;
-  readonly #handlers: Handlers;
+  readonly #sidecar: RunningServer;
   /** Errors that are the sidecar's own. */
   readonly #failures: unknown[];
 
-  private constructor(sidecar: RunningServer, handlers: Handlers, failures: unknown[]) {
-    this.sidecar = sidecar;
-    this.#handlers = handlers;
+  private constructor(sidecar: RunningServer, failures: unknown[]) {
+    this.#sidecar = sidecar;
     this.#failures = failures;
   }
 
-  /** `given`: in place of the options of `bedOptions`. */
-  static open(given: Partial<ServeOptions> = {}): Promise<SidecarBed> {
-    // One after the other: methods of others are replaced meanwhile.
-    const opened = opening.then(() => SidecarBed.#open(given));
-    opening = opened.catch(() => {});
-    return opened;
-  }
-
-  static async #open(given: Partial<ServeOptions>): Promise<SidecarBed> {
+  static async open(): Promise<SidecarBed> {
     const failures: unknown[] = [];
-    const options = { ...bedOptions(failures), ...given };
-    const { handlers, sidecar } = await captured(() => startServer(options));
-    return new SidecarBed(sidecar, handlers, failures);
+    return new SidecarBed(await startServer(bedOptions(failures)), failures);
   }
 
   async request(path: string, init: RequestInit = {}): Promise<Response> {
-    const request = new Request(`http://127.0.0.1${path}`, init);
-    const answer = await this.#handlers.fetch(request, UNCONNECTED);
-    return present(answer, "a request that opens no socket is answered");
+    return await fetch(this.#sidecar.url.origin + path, init);
   }
 
-  /** A socket on the path, as if a client had connected. */
-  async socket(path: string): Promise<FuzzSocket> {
-    let data: unknown = null;
-    const upgrade = (_request: Request, options: { data: unknown }) => {
-      data = options.data;
-      return true;
-    };
-    const request = new Request(`http://127.0.0.1${path}`);
-    await this.#handlers.fetch(request, { ...UNCONNECTED, upgrade });
-    const socket = new FuzzSocket(data);
-    this.#handlers.websocket.open(socket);
+  async connect(path: string): Promise<WebSocket> {
+    const socket = new WebSocket(`ws://${this.#sidecar.url.host}${path}`);
+    await new Promise((resolve) => socket.addEventListener("open", resolve));
     return socket;
   }
 
-  frame(socket: FuzzSocket, data: string | Uint8Array): void {
-    if (socket.closed === null) this.#handlers.websocket.message(socket, data);
-  }
-
-  hangUp(socket: FuzzSocket): void {
-    this.#handlers.websocket.close(socket);
+  /** Sends frames on a connection of their own, then ends it. null: the server left that to its client. */
+  async talk(path: string, frames: readonly (string | Uint8Array)[]): Promise<Closed | null> {
+    const socket = await this.connect(path);
+    const closed = new Promise<Closed>((resolve) => {
+      socket.onclose = resolve;
+    });
+    for (const frame of frames) {
+      socket.send(typeof frame === "string" ? frame : new Uint8Array(frame));
+    }
+    socket.close(NORMAL);
+    const { code, reason } = await closed;
+    return code === NORMAL ? null : { code, reason };
   }
 
   /** @throws the first error that the sidecar reported as its own since the last call. */
@@ -127,14 +81,13 @@ export class SidecarBed {
   }
 
   async close(): Promise<void> {
-    await this.sidecar.stop();
+    await this.#sidecar.stop();
   }
 }
 
+const NORMAL = 1000;
 /** One response in this many has several tokens. */
 const LONG = 16;
-
-const UNCONNECTED = { timeout: () => {}, requestIP: () => null, upgrade: () => false };
 
 function bedOptions(failures: unknown[]) {
   return serveOptions({
@@ -157,22 +110,4 @@ function bedOptions(failures: unknown[]) {
     weightsTimeoutMs: 2_000,
     events: collecting(failures),
   });
-}
-
-let opening: Promise<unknown> = Promise.resolve();
-
-/** The handlers that `start` gives to Bun.serve. */
-async function captured<S>(start: () => Promise<S>): Promise<{ handlers: Handlers; sidecar: S }> {
-  const { serve } = Bun;
-  let handlers = null as Handlers | null;
-  Bun.serve = ((options: Parameters<typeof serve>[0]) => {
-    handlers = options as unknown as Handlers;
-    return serve(options);
-  }) as typeof serve;
-  try {
-    const sidecar = await start();
-    return { handlers: present(handlers, "the sidecar serves over Bun.serve"), sidecar };
-  } finally {
-    Bun.serve = serve;
-  }
 }

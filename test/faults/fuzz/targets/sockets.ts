@@ -8,7 +8,7 @@ import { encodeClientMessage } from "../../../suite/draft-client.ts";
 import { draftMessages } from "../../../suite/draft-messages.ts";
 import type { Dice } from "../../attacks/settings.ts";
 import { anyJson, jsonOf, PLAIN, type Schema } from "../json-text.ts";
-import { type FuzzSocket, SidecarBed } from "../sidecar-bed.ts";
+import { SidecarBed } from "../sidecar-bed.ts";
 import { type FuzzTarget, target } from "../target.ts";
 import { editedBytes, editedText, listInputs } from "../variations.ts";
 
@@ -19,16 +19,6 @@ const INTERNAL = 1011;
 const DEPTH = 200_000;
 /** Nested beyond the stack of a parser. */
 const DEEP: Frames = [`{"subscribe":${"[".repeat(DEPTH)}${"]".repeat(DEPTH)}}`];
-
-async function talk(bed: SidecarBed, path: string, frames: Frames): Promise<FuzzSocket> {
-  const socket = await bed.socket(path);
-  for (const frame of frames) bed.frame(socket, frame);
-  const { closed } = socket;
-  if (closed?.code === INTERNAL) throw new Error(`closed with ${INTERNAL}: ${closed.reason}`);
-  bed.hangUp(socket);
-  bed.check();
-  return socket;
-}
 
 /** A response that streams can name: request 0 of group "g". */
 async function respond(bed: SidecarBed): Promise<void> {
@@ -44,8 +34,10 @@ function socketTarget(name: string, path: string, frames: fc.Arbitrary<Frames>):
     return {
       inputs: { ...listInputs(frames, editedFrame), seeds: [DEEP] },
       take: async (input: Frames) => {
-        const { closed } = await talk(bed, path, input);
+        const closed = await bed.talk(path, input);
+        if (closed?.code === INTERNAL) throw new Error(`closed with ${INTERNAL}: ${closed.reason}`);
         if (input === DEEP && closed === null) throw new Error("it goes on");
+        bed.check();
       },
       close: () => bed.close(),
     };
