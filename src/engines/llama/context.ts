@@ -5,9 +5,7 @@
 import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
-import { nativeBytes } from "./libc.ts";
 import { addressOf, openLibrary, pointerOf } from "./native.ts";
-import { BATCH_BYTES, BATCH_WORD, CONTEXT_PARAMS_BYTES, setContextParams } from "./structs.ts";
 import type { LlamaWeights } from "./weights.ts";
 
 export interface ContextOptions {
@@ -19,6 +17,11 @@ export interface ContextOptions {
   readonly batchRows: number;
 }
 
+/**
+ * Rows per graph. With 64 or more query rows of one stream, flash attention would use a tiled kernel that
+ * sums in another order, so this bound keeps results independent of how rows are batched.
+ */
+export const GRAPH_ROWS = 48;
 /** llama.cpp rounds a stream's cells up to this. */
 const STREAM_TOKENS_STEP = 256;
 
@@ -33,15 +36,10 @@ export class LlamaContext {
   readonly #vocabularySize: number;
   readonly #decode: Pointer;
   readonly #getLogits: Pointer;
-  readonly #batch: Uint8Array<ArrayBuffer>;
-  readonly #batchPointer: Pointer;
-  readonly #rowCount: Int32Array;
-  readonly #tokens: Int32Array;
-  readonly #positions: Int32Array;
-  readonly #streams: Int32Array;
-  readonly #streamPointers: BigUint64Array;
-  readonly #streamCounts: Int32Array;
+  /** Tokens, positions and streams of the rows, in columns, and a column that the shim fills. */
+  readonly #columns: Int32Array;
   readonly #outputs: Int8Array;
+  readonly #addresses: BigUint64Array;
   #rows = 0;
   #freed = false;
 
@@ -51,13 +49,18 @@ export class LlamaContext {
     this.batchRows = options.batchRows;
     this.streams = options.streams;
     this.#vocabularySize = model.info.shape.vocabularySize;
-    const params = nativeBytes(CONTEXT_PARAMS_BYTES);
-    const defaults = addressOf(llama.llama_context_default_params);
-    this.#shim.shim_context_default_params(defaults, ptr(params));
     const streamTokens = Math.ceil(options.streamTokens / STREAM_TOKENS_STEP) * STREAM_TOKENS_STEP;
-    setContextParams(new DataView(params.buffer), { ...options, streamTokens });
-    const create = addressOf(llama.llama_init_from_model);
-    const context = pointerOf(this.#shim.shim_context_create(create, model.pointer, ptr(params)));
+    const context = pointerOf(
+      this.#shim.shim_context_create(
+        addressOf(llama.llama_context_default_params),
+        addressOf(llama.llama_init_from_model),
+        model.pointer,
+        options.streams,
+        streamTokens,
+        options.batchRows,
+        GRAPH_ROWS,
+      ),
+    );
     if (context === null) {
       const size = `${options.streams} sequences of ${streamTokens} tokens`;
       throw new AppError("worker_failed", `llama.cpp cannot make a context of ${size}`);
@@ -70,24 +73,9 @@ export class LlamaContext {
     this.#getLogits = addressOf(llama.llama_get_logits_ith);
 
     const rows = options.batchRows;
-    this.#tokens = new Int32Array(new ArrayBuffer(rows * 4));
-    this.#positions = new Int32Array(new ArrayBuffer(rows * 4));
-    this.#streams = new Int32Array(new ArrayBuffer(rows * 4));
-    this.#streamCounts = new Int32Array(new ArrayBuffer(rows * 4)).fill(1);
+    this.#columns = new Int32Array(new ArrayBuffer(4 * rows * 4));
     this.#outputs = new Int8Array(new ArrayBuffer(rows));
-    this.#streamPointers = new BigUint64Array(new ArrayBuffer((rows + 1) * 8));
-    for (let i = 0; i < rows; i += 1) {
-      this.#streamPointers[i] = BigInt(ptr(this.#streams) + i * 4);
-    }
-    this.#batch = nativeBytes(BATCH_BYTES);
-    const words = new BigUint64Array(this.#batch.buffer);
-    words[BATCH_WORD.tokens] = BigInt(ptr(this.#tokens));
-    words[BATCH_WORD.positions] = BigInt(ptr(this.#positions));
-    words[BATCH_WORD.streamCounts] = BigInt(ptr(this.#streamCounts));
-    words[BATCH_WORD.streams] = BigInt(ptr(this.#streamPointers));
-    words[BATCH_WORD.outputs] = BigInt(ptr(this.#outputs));
-    this.#rowCount = new Int32Array(this.#batch.buffer, 0, 2);
-    this.#batchPointer = ptr(this.#batch);
+    this.#addresses = new BigUint64Array(new ArrayBuffer(rows * 8));
   }
 
   /** Rows collected for the next decode. */
@@ -100,9 +88,9 @@ export class LlamaContext {
     const row = this.#rows;
     // More rows than n_batch would abort the process inside llama.cpp.
     assert(row < this.batchRows, "a step's rows fit in a batch");
-    this.#tokens[row] = token;
-    this.#positions[row] = position;
-    this.#streams[row] = stream;
+    this.#columns[row] = token;
+    this.#columns[this.batchRows + row] = position;
+    this.#columns[2 * this.batchRows + row] = stream;
     this.#outputs[row] = output ? 1 : 0;
     this.#rows = row + 1;
     return row;
@@ -111,9 +99,17 @@ export class LlamaContext {
   /** Computes the collected rows and starts a new batch. @throws AppError worker_failed. */
   decode(): void {
     assert(this.#rows > 0, "a decode has rows");
-    this.#rowCount[0] = this.#rows;
+    const rows = this.#rows;
     this.#rows = 0;
-    const status = this.#shim.shim_decode(this.#decode, this.#context, this.#batchPointer);
+    const status = this.#shim.shim_decode(
+      this.#decode,
+      this.#context,
+      rows,
+      this.batchRows,
+      ptr(this.#columns),
+      ptr(this.#outputs),
+      ptr(this.#addresses),
+    );
     if (status !== 0) {
       throw new AppError("worker_failed", `llama_decode failed with status ${status}`);
     }

@@ -92,11 +92,12 @@ function compileShim() {
       // What the linker would look for is in a C compiler's package; memcpy is the process's own.
       flags: "-nostdlib",
       symbols: {
-        shim_model_default_params: { args: ["ptr", "ptr"], returns: "void" },
-        shim_context_default_params: { args: ["ptr", "ptr"], returns: "void" },
-        shim_model_load: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
-        shim_context_create: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
-        shim_decode: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
+        shim_model_load: { args: ["ptr", "ptr", "ptr", "bool", "bool"], returns: "ptr" },
+        shim_context_create: {
+          args: ["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32"],
+          returns: "ptr",
+        },
+        shim_decode: { args: ["ptr", "ptr", "i32", "i32", "ptr", "ptr", "ptr"], returns: "i32" },
         shim_copy_logits: { args: ["ptr", "ptr", "i32", "ptr", "i32"], returns: "i32" },
       },
     });

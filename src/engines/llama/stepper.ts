@@ -6,13 +6,12 @@ import type { Clock } from "../../core/base/clock.ts";
 import { uniformAt } from "../../core/base/hash.ts";
 import type { FinishReason } from "../../core/request/request.ts";
 import type { Refusal } from "../../core/request/response.ts";
-import type { LlamaContext } from "./context.ts";
+import { GRAPH_ROWS, type LlamaContext } from "./context.ts";
 import type { Residency } from "./residency.ts";
 import { Sampler } from "./sampler.ts";
 import type { Sequence } from "./sequence.ts";
 import type { StepSpeculation } from "./speculation.ts";
 import type { LearnedStepCost } from "./step-cost.ts";
-import { GRAPH_ROWS } from "./structs.ts";
 
 /** Maximum of rows of one llama_decode. Drafts get those that slots and prefill leave. */
 export const BATCH_ROWS = 512;

@@ -7,7 +7,6 @@ import type { WeightsId } from "../../core/base/ids.ts";
 import { unreadable } from "./files.ts";
 import { cString, nativeBytes } from "./libc.ts";
 import { addressOf, openLibrary, pointerOf } from "./native.ts";
-import { MODEL_PARAMS_BYTES, setModelParams } from "./structs.ts";
 
 /** The shape of a model. A weight update needs an equal shape. */
 export interface ModelShape {
@@ -64,7 +63,7 @@ export class HeldWeights {
 interface LoadOptions {
   /** true: loads only the vocabulary, for a tokenizer. */
   readonly vocabularyOnly: boolean;
-  /** true: loads the file only to test it: see `setModelParams`. */
+  /** true: loads the file only to test it (native/llama-shim.c). */
   readonly isTrial: boolean;
   /** Name of the file in errors. */
   readonly name: string;
@@ -87,14 +86,13 @@ export class LlamaWeights {
    * @throws AppError model_unreadable, which names the file.
    */
   static load(path: string, given: Partial<LoadOptions> = {}): LlamaWeights {
-    const options = { vocabularyOnly: false, isTrial: false, name: path, ...given };
-    const { name, vocabularyOnly } = options;
+    const { vocabularyOnly = false, isTrial = false, name = path } = given;
     const { llama, shim } = openLibrary();
-    const params = nativeBytes(MODEL_PARAMS_BYTES);
-    shim.shim_model_default_params(addressOf(llama.llama_model_default_params), ptr(params));
-    setModelParams(new DataView(params.buffer), options);
+    const defaults = addressOf(llama.llama_model_default_params);
     const load = addressOf(llama.llama_model_load_from_file);
-    const pointer = pointerOf(shim.shim_model_load(load, ptr(cString(path)), ptr(params)));
+    const pointer = pointerOf(
+      shim.shim_model_load(defaults, load, ptr(cString(path)), vocabularyOnly, isTrial),
+    );
     if (pointer === null)
       throw unreadable(name, "llama.cpp cannot load it, damaged or unsupported");
     const problem = vocabularyOnly ? null : unsupported(pointer);
