@@ -302,6 +302,25 @@ export class ScriptedDrafter implements Drafter {
   }
 }
 
+/** A drafter that knows how each request will go on. `sound`: the request whose response it is. */
+export function drafterFor(
+  specs: readonly RequestSpec[],
+  script: (view: ScriptView) => ScriptedDraft,
+  sound: (spec: RequestSpec) => RequestSpec = (spec) => spec,
+): ScriptedDrafter {
+  const futures = new Map(
+    specs.map((spec) => [`${spec.groupId}/${spec.sampleIndex}`, soloResponse(sound(spec)).tokens]),
+  );
+  const future = (query: DraftQuery) => futures.get(`${query.groupId}/${query.sampleIndex}`) ?? [];
+  return new ScriptedDrafter(future, script);
+}
+
+export function register(engine: LlamaEngine, specs: readonly RequestSpec[]): void {
+  for (const { groupId: group, prompt } of specs) {
+    engine.command({ kind: "register_group", groupId: group, prompt });
+  }
+}
+
 /** A path: what will be drawn, up to `right` tokens, then one token that will not. */
 export function pathDraft(view: ScriptView, right: number): ScriptedDraft {
   const { query, have, future } = view;

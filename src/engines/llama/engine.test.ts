@@ -4,12 +4,14 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import {
   Collector,
+  drafterFor,
   expectSolo,
   FixedPlanner,
   newEngine,
   newRequest,
   OTHER_MODEL_PATH,
   pathDraft,
+  register,
   run,
   runToEnd,
   type ScriptedDraft,
@@ -21,33 +23,12 @@ import {
 import { mix32 } from "../../core/base/hash.ts";
 import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
 import { drawKey, type RequestSpec } from "../../core/request/request.ts";
-import type { LlamaEngine } from "./engine.ts";
 import { LlamaWeights } from "./weights.ts";
 
 setDefaultTimeout(180_000);
 
 const requests = (count: number): RequestSpec[] =>
   Array.from({ length: count }, (_, id) => newRequest(id));
-
-function register(engine: LlamaEngine, specs: readonly RequestSpec[]): void {
-  for (const { groupId: group, prompt } of specs) {
-    engine.command({ kind: "register_group", groupId: group, prompt });
-  }
-}
-
-/** A drafter that knows how each request will go on. */
-function drafterFor(
-  specs: readonly RequestSpec[],
-  script: (view: ScriptView) => ScriptedDraft,
-): ScriptedDrafter {
-  const futures = new Map(
-    specs.map((spec) => [`${spec.groupId}/${spec.sampleIndex}`, soloResponse(spec).tokens]),
-  );
-  return new ScriptedDrafter(
-    (query) => futures.get(`${query.groupId}/${query.sampleIndex}`) ?? [],
-    script,
-  );
-}
 
 describe.skipIf(skipReason !== null)("exactness", () => {
   test("verifications: a chunk's end names the draft tokens and the accepted ones, by their places", () => {

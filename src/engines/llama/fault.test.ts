@@ -7,12 +7,14 @@ import { join } from "node:path";
 import fc from "fast-check";
 import {
   Collector,
+  drafterFor,
   expectSolo,
   FixedPlanner,
   newEngine,
   newRequest,
   OTHER_MODEL_PATH,
   pathDraft,
+  register,
   run,
   runToEnd,
   ScriptedDrafter,
@@ -23,7 +25,7 @@ import {
 import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { groupId, requestId } from "../../core/base/ids.ts";
 import { Replica } from "../../core/draft/replica.ts";
-import { type LogitShaping, NO_SHAPING } from "../../core/request/request.ts";
+import { type LogitShaping, NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
 import type { Refusal } from "../../core/request/response.ts";
 import type { WorkerCommand } from "../../core/rollout/worker.ts";
 import { readGgufHead } from "./gguf.ts";
@@ -63,23 +65,15 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     const specs = Array.from({ length: 6 }, (_, id) =>
       newRequest(id, { tokensMax: 20, shaping: id % 2 === 0 ? null : breakingShaping(3 + 2 * id) }),
     );
-    const futures = new Map(
-      specs.map((spec) => {
-        const shaping = { ...NO_SHAPING, logitBias: [{ token: 5, bias: 0.5 }] };
-        const sampling = { ...spec.sampling, shaping: spec.sampling.shaping && shaping };
-        const sound = { ...spec, sampling };
-        return [`${spec.groupId}/${spec.sampleIndex}`, soloResponse(sound)];
-      }),
-    );
-    const drafter = new ScriptedDrafter(
-      (query) => futures.get(`${query.groupId}/${query.sampleIndex}`)?.tokens ?? [],
-      (view) => pathDraft(view, 3),
-    );
+    const bias = { ...NO_SHAPING, logitBias: [{ token: 5, bias: 0.5 }] };
+    const sound = (spec: RequestSpec) => ({
+      ...spec,
+      sampling: { ...spec.sampling, shaping: spec.sampling.shaping && bias },
+    });
+    const drafter = drafterFor(specs, (view) => pathDraft(view, 3), sound);
     const planner = new FixedPlanner();
     const engine = newEngine({ slots: 6, speculation: { drafter, planner } });
-    for (const { groupId, prompt } of specs) {
-      engine.command({ kind: "register_group", groupId, prompt });
-    }
+    register(engine, specs);
     for (const spec of specs) engine.command(run(spec));
     const collector = runToEnd(engine);
     const refusals = refusalsOf(collector);
@@ -96,8 +90,7 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
       });
       // What was drawn before is right.
       const { tokens } = collector.response(id);
-      const whole = futures.get(`${spec.groupId}/${spec.sampleIndex}`)?.tokens ?? [];
-      expect(tokens).toEqual(whole.slice(0, tokens.length));
+      expect(tokens).toEqual(soloResponse(sound(spec)).tokens.slice(0, tokens.length));
     }
     expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, kvTokensUsed: 0 });
     // Every stream is free again: as many requests as ever run side by side.

@@ -5,14 +5,15 @@ import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import fc from "fast-check";
 import {
   Collector,
+  drafterFor,
   FixedPlanner,
   newEngine,
   newRequest,
   pathDraft,
   type Response,
+  register,
   run,
   runToEnd,
-  ScriptedDrafter,
   skipReason,
   soloResponse,
 } from "../../../test/llama/engine-fixture.ts";
@@ -240,18 +241,10 @@ describe.skipIf(skipReason !== null)("shaped responses", () => {
     const specs = Array.from({ length: 8 }, (_, id) =>
       shaped(names[id % names.length] ?? "all", id, id === 5 ? 0 : 2),
     );
-    const futures = new Map(
-      specs.map((spec) => [`${spec.groupId}/${spec.sampleIndex}`, soloResponse(spec).tokens]),
-    );
-    const drafter = new ScriptedDrafter(
-      (ask) => futures.get(`${ask.groupId}/${ask.sampleIndex}`) ?? [],
-      (view) => pathDraft(view, view.dice % 7),
-    );
+    const drafter = drafterFor(specs, (view) => pathDraft(view, view.dice % 7));
     const planner = new FixedPlanner();
     const engine = newEngine({ slots: 5, kvTokens: 150, speculation: { drafter, planner } });
-    for (const { groupId, prompt } of specs) {
-      engine.command({ kind: "register_group", groupId, prompt });
-    }
+    register(engine, specs);
     for (const spec of specs) engine.command(run(spec));
     const collector = runToEnd(engine);
     for (const spec of specs) expectEqual(collector.response(spec.requestId), spec);

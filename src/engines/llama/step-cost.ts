@@ -21,7 +21,14 @@ export class ProfiledStepCost implements StepTimes {
 
   constructor(samples: readonly StepSample[]) {
     assert(samples.length > 1, "a profile has samples to draw a line through");
-    this.#samples = rising(samples);
+    // Times never fall with more rows: a dip is noise, and would make drafts look free.
+    let least = 0;
+    this.#samples = samples
+      .toSorted((a, b) => a.rows - b.rows)
+      .map(({ rows, ms }) => {
+        least = Math.max(least, ms);
+        return { rows, ms: least };
+      });
   }
 
   ms(_batch: number, rows: number): number {
@@ -88,17 +95,6 @@ function learn(factor: number, observed: number, steps: number): number {
   return factor + Math.min(most, Math.max(-most, observed - factor));
 }
 
-/** The samples in order of rows, with times that never fall: a dip is noise, and would make drafts look free. */
-function rising(samples: readonly StepSample[]): StepSample[] {
-  let least = 0;
-  return samples
-    .toSorted((a, b) => a.rows - b.rows)
-    .map(({ rows, ms }) => {
-      least = Math.max(least, ms);
-      return { rows, ms: least };
-    });
-}
-
 /** Numbers of rows to measure, with one sequence: those always measured, and those measured if there is time. */
 const ROWS_NEEDED = [1, 2, 4, 8, 16];
 const ROWS_MORE = [24, 32, 48, 3, 6, 12];
@@ -135,15 +131,12 @@ export function profileContext(
   context: LlamaContext,
   options: { clock: Clock; budgetMs: number },
 ): ProfiledStepCost {
-  const { clock } = options;
-  for (let from = 0; from < PROBE_TOKENS; from += PROBE_CHUNK) {
-    fill(context, from, from + PROBE_CHUNK);
-  }
+  for (let from = 0; from < PROBE_TOKENS; from += PROBE_CHUNK) fill(context, from, PROBE_CHUNK);
   const stepMs = (rows: number): number => {
     for (let i = 0; i < rows; i += 1) context.add(i % 2, PROBE_TOKENS + i, 0, true);
-    const startMs = clock.nowMs();
+    const startMs = options.clock.nowMs();
     context.decode();
-    const ms = clock.nowMs() - startMs;
+    const ms = options.clock.nowMs() - startMs;
     context.truncate(0, PROBE_TOKENS);
     return ms;
   };
@@ -155,19 +148,17 @@ export function profileContext(
 /** Bytes that one more token adds to exported KV. The context is empty, and stays so. */
 export function kvBytesPerToken(context: LlamaContext): number {
   const few = 2;
-  const many = 18;
+  const more = 16;
   fill(context, 0, few);
   const fewBytes = context.stateBytes(0);
-  fill(context, few, many);
+  fill(context, few, more);
   const bytes = context.stateBytes(0) - fewBytes;
   context.clear(0);
-  return Math.ceil(bytes / (many - few));
+  return Math.ceil(bytes / more);
 }
 
-function fill(context: LlamaContext, from: number, to: number): void {
-  for (let position = from; position < to; position += 1) {
-    context.add(position % 2, position, 0, false);
-  }
+function fill(context: LlamaContext, from: number, count: number): void {
+  for (let i = from; i < from + count; i += 1) context.add(i % 2, i, 0, false);
   context.decode();
 }
 
