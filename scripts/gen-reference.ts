@@ -7,6 +7,7 @@ import type { Command, Option } from "commander";
 import { programOf } from "../src/cli/cli.ts";
 import { routeTable } from "../src/compose/features.ts";
 import { FIELDS, type Field } from "../src/config/fields.ts";
+import { WAITS } from "../src/core/base/waits.ts";
 import { KV_MOVE_FIGURES, POOL_FIGURES, SHOWN_FIGURES } from "../src/core/rollout/figures.ts";
 import { Meter } from "../src/core/rollout/meter.ts";
 import { EngineTime } from "../src/observe/metrics/effective-time.ts";
@@ -15,6 +16,7 @@ import { SERVING_STATES } from "../src/server/live/waiting.ts";
 
 const ROOT = join(import.meta.dir, "..");
 const REFERENCE = join(ROOT, "docs", "reference");
+const ARCHITECTURE = join(ROOT, "ARCHITECTURE.md");
 const MADE = "Made from the code by `bun scripts/gen-reference.ts`; do not edit.";
 
 const cell = (text: string) => text.replaceAll("|", "\\|").replaceAll("\n", " ");
@@ -24,6 +26,18 @@ function table(head: readonly string[], rows: readonly (readonly string[])[]): s
   return lines.map((line) => `| ${line.join(" | ")} |`).join("\n");
 }
 
+/** ARCHITECTURE.md with its table of waits as the code has it. */
+function waits(): string {
+  const rows = Object.values(WAITS).map(({ heldIn, enteredBy, endedBy, seconds, atBound }) => {
+    return [heldIn, enteredBy, endedBy, seconds === null ? atBound : `${seconds} s: ${atBound}`];
+  });
+  const text = table(["held in", "entered by", "ended by", "bound"], rows);
+  return readFileSync(ARCHITECTURE, "utf8").replace(
+    /(?<=^## Where a request waits\n.*?\n\n)\|.*?(?=\n\n)/ms,
+    () => text,
+  );
+}
+
 /** By path: what each file should hold. */
 export async function referenceFiles(): Promise<Map<string, string>> {
   return new Map([
@@ -31,6 +45,7 @@ export async function referenceFiles(): Promise<Map<string, string>> {
     [join(REFERENCE, "HTTP.md"), routes()],
     [join(REFERENCE, "METRICS.md"), await metrics()],
     [join(ROOT, "docs", "llms.txt"), index()],
+    [ARCHITECTURE, waits()],
   ]);
 }
 

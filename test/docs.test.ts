@@ -8,7 +8,7 @@ import { staleReferences } from "../scripts/gen-reference.ts";
 
 const ROOT = join(import.meta.dir, "..");
 
-test("references: those of the code (bun scripts/gen-reference.ts writes them)", async () => {
+test("references: those of the code, and the table of waits (bun scripts/gen-reference.ts writes them)", async () => {
   expect(await staleReferences()).toEqual([]);
 });
 

@@ -2,6 +2,7 @@
 // in order. The parts are engines, requests and weights, in the order in which each needs those before it.
 
 import { type WeightEpoch, weightEpoch } from "../core/base/ids.ts";
+import { waitMsMax } from "../core/base/waits.ts";
 import { loadCore } from "../core/wasm/load.ts";
 import { LearnedEpochs } from "../fleet/learned-epochs.ts";
 import { WorkerPool } from "../fleet/pool.ts";
@@ -24,7 +25,10 @@ import type { ComposeOptions, Front, Parts, Resources, RunningSidecar, Saved } f
 
 const EPOCH = weightEpoch(0);
 /** Limits of a text: a million tokens of English, and the time that the slower kind of tokenizer takes for them. */
-const ENCODER_LIMITS: EncoderLimits = { charactersMax: 4 * 1024 * 1024, msMax: 30_000 };
+const ENCODER_LIMITS: EncoderLimits = {
+  charactersMax: 4 * 1024 * 1024,
+  msMax: waitMsMax("thread"),
+};
 
 /** What surrounds a sidecar: the operator that it reports to, and the server in front of it. */
 interface Around {

@@ -2,8 +2,11 @@
 // no wait by itself.
 
 import type { Clock } from "../core/base/clock.ts";
+import type { WaitName } from "../core/base/waits.ts";
 
 export interface Wait {
+  /** Name of a wait of requests; absent: it is none. */
+  readonly name?: WaitName;
   /** The waiting call or part: "update_weights". */
   readonly what: string;
   /** Whom the wait is for: "engine 1". */

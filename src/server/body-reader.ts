@@ -3,6 +3,7 @@
 
 import { createHash } from "node:crypto";
 import { AppError, errorText } from "../core/base/errors.ts";
+import { waitMsMax } from "../core/base/waits.ts";
 import { JsonLimitError, parseJson } from "../proto/json.ts";
 import { Lane, openThread } from "../text/job-lane.ts";
 
@@ -19,13 +20,12 @@ export interface ReadBody {
 
 /** Bodies up to this size are parsed on the serving thread, which takes some milliseconds. */
 const INLINE_BYTES_MAX = 256 * 1024;
-/** Time limit of one body in the thread; the largest bodies take about a second on a busy machine. */
-const READ_MS_MAX = 30_000;
 
 export class BodyReader {
   readonly lane = new Lane<Uint8Array>({
     openThread: () => openThread(new URL("./json-thread.ts", import.meta.url), null),
-    msMax: READ_MS_MAX,
+    // The largest bodies take about a second on a busy machine.
+    msMax: waitMsMax("thread"),
     sizeMax: Number.POSITIVE_INFINITY,
     words: { thread: "bodies", unit: "bytes of a body", done: "read" },
   });

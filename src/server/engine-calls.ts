@@ -3,6 +3,7 @@
 // that has the route can answer, whatever its state: none of it depends on weights.
 
 import { AppError, RefusedError } from "../core/base/errors.ts";
+import { waitMsMax } from "../core/base/waits.ts";
 import type { ControlAnswer, EngineOperation } from "../core/rollout/operation.ts";
 import type { EngineWorker } from "../core/rollout/worker.ts";
 import { type AskOptions, answerOf, connected, type Reachable } from "../fleet/engines.ts";
@@ -33,7 +34,7 @@ export interface EngineCalls {
 /** Statuses of an engine that lacks the route: unknown (404), another method's (405), disabled (403). */
 const MISSING: ReadonlySet<number> = new Set([403, 404, 405, 501]);
 /** Time limit of a call: milliseconds of CPU work, on a server that may be starved for seconds. */
-const MS_MAX = 60_000;
+const MS_MAX = waitMsMax("rendering");
 
 export class PoolCalls implements EngineCalls {
   readonly #parts: { pool: WorkerPool; sidecar: Sidecar; later: AskOptions["later"] };

@@ -5,6 +5,7 @@ import { hostname } from "node:os";
 import type { Later } from "../core/base/clock.ts";
 import { contain } from "../core/base/contain.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
+import { waitMsMax } from "../core/base/waits.ts";
 import type { OpenWait } from "../fleet/waits.ts";
 import { CLOSE } from "../proto/close-codes.ts";
 import { Access } from "./access.ts";
@@ -81,8 +82,7 @@ type BunServer = Bun.Server<SocketService>;
 /** Time after which an idle connection is closed: longer than clients keep theirs (Node 5 s, Go 90 s). */
 const IDLE_S = 120;
 const BODIES_READ_MAX = 4;
-const BODY_MS_MAX = 60_000;
-const BODY_WAIT_MS_MAX = 5_000;
+const BODY_MS_MAX = waitMsMax("body");
 /** Time without progress after which the budget counts as stuck: every body gives its room back sooner. */
 const BODIES_STUCK_MS = 2 * BODY_MS_MAX;
 
@@ -139,7 +139,7 @@ class Front {
     });
     const nowMs = () => performance.now();
     const bytesMax = BODIES_READ_MAX * bodyBytesMax;
-    const limits = { bytesMax, waitMsMax: BODY_WAIT_MS_MAX, later, nowMs };
+    const limits = { bytesMax, waitMsMax: waitMsMax("body_room"), later, nowMs };
     const budget = options.bodies ?? new BodyBudget(limits);
     this.#body = { bytesMax: bodyBytesMax, msMax: BODY_MS_MAX, budget, later };
   }

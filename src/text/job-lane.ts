@@ -2,6 +2,7 @@
 // and a queue of waiting jobs. A job that takes too long fails its request, and its thread is stopped.
 
 import { AppError, type ErrorCode, errorText, InvalidFieldError } from "../core/base/errors.ts";
+import { waitMsMax } from "../core/base/waits.ts";
 
 declare const self: Worker;
 
@@ -84,12 +85,11 @@ export interface LaneOptions<Job> {
   readonly sizeMax: number;
   /** Words for messages, such as "the tokenizer", "characters" and "encoded". */
   readonly words: { readonly thread: string; readonly unit: string; readonly done: string };
-  /** A job that has waited longer is refused when its turn comes. Default: the time limit of a silent engine. */
+  /** A job that has waited longer is refused when its turn comes. Default: as `WAITS` has it. */
   readonly waitMsMax?: number;
 }
 
-const WAIT_MS_MAX = 600_000;
-
+const QUEUE_MS_MAX = waitMsMax("thread_queue");
 /** Limit of waiting jobs: as many as a sidecar's requests. */
 const WAITING_MAX = 65_536;
 
@@ -139,11 +139,11 @@ export class Lane<Job> {
   get wait() {
     const [next] = this.#waiting;
     if (next === undefined) return null;
-    const { words, waitMsMax: msMax = WAIT_MS_MAX } = this.#options;
+    const { words, waitMsMax: msMax = QUEUE_MS_MAX } = this.#options;
     const reason = `${this.#waiting.size} wait there`;
     const about = { what: `a job of ${next.size} ${words.unit}`, forWhom: words.thread, reason };
     const isLate = 2 * (performance.now() - next.sinceMs) > msMax;
-    return { ...about, msMax, sinceMs: next.sinceMs, isLate };
+    return { name: "thread_queue" as const, ...about, msMax, sinceMs: next.sinceMs, isLate };
   }
 
   close(): void {
@@ -163,7 +163,7 @@ export class Lane<Job> {
 
   /** Takes the first job that has not waited too long, and refuses those before it. */
   #taken(): Waiting<Job> | null {
-    const { words, waitMsMax = WAIT_MS_MAX } = this.#options;
+    const { words, waitMsMax = QUEUE_MS_MAX } = this.#options;
     for (const next of this.#waiting) {
       this.#remove(next);
       if (performance.now() - next.sinceMs <= waitMsMax) return next;

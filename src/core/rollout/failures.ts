@@ -22,8 +22,6 @@ const OUTSIDE_MAX = 6;
 const DEATHS_MAX = 64;
 const REPORT_CHARACTERS = 300;
 
-/** Delay before requests of a dead worker run again: if all workers are killed, as at a shutdown, the next dies without them. */
-export const RETRY_DELAY_MS = 500;
 /** Maximum of dead workers' last messages in the message about a request. */
 const REPORTS_MAX = 4;
 

@@ -8,6 +8,7 @@
 import type { Clock } from "../base/clock.ts";
 import { errorText } from "../base/errors.ts";
 import type { WeightEpoch } from "../base/ids.ts";
+import { waitMsMax } from "../base/waits.ts";
 import { ContextManager, type LengthPrior } from "../context/context.ts";
 import { type DraftMode, DraftRegistry } from "../draft/registry.ts";
 import type { KvPool } from "../kv/pool.ts";
@@ -26,7 +27,7 @@ import type { CoreExports } from "../wasm/load.ts";
 import { Dispatch } from "./dispatch.ts";
 import { DriftGuard } from "./drift-guard.ts";
 import { RolloutFeed, type RolloutReader } from "./events.ts";
-import { Failures, RETRY_DELAY_MS, type Verdict } from "./failures.ts";
+import { Failures, type Verdict } from "./failures.ts";
 import { Ledger } from "./ledger.ts";
 import { Meter } from "./meter.ts";
 import { Outbox } from "./outbox.ts";
@@ -364,7 +365,8 @@ export class Loop {
     const retry = () => {
       for (const request of this.#failures.release(running)) this.enqueue(request);
     };
-    this.#later?.(() => this.turns.run(retry), RETRY_DELAY_MS);
+    // If all workers are killed, as at a shutdown, the next one dies without them.
+    this.#later?.(() => this.turns.run(retry), waitMsMax("retry"));
   }
 
   /** Requests that the worker ran go back to the buffer and are recomputed elsewhere. */

@@ -2,16 +2,16 @@
 // At the bound requests are given up, with an error that names it; KV is given up, and computed again.
 
 import type { Clock } from "../base/clock.ts";
+import { WAITS, type WaitName, waitMsMax } from "../base/waits.ts";
 import type { Turns } from "./turns.ts";
 
-const HOUR_MS = 3_600_000;
-const BOUNDS = {
-  no_open_worker: { msMax: HOUR_MS, forWhom: "an engine", reason: "none is open" },
-  no_large_worker: { msMax: HOUR_MS, forWhom: "a larger engine", reason: "none has enough KV" },
-  paused_too_long: { msMax: 24 * HOUR_MS, forWhom: "a resume", reason: "generation is paused" },
+const REASONS = {
+  no_open_worker: "none is open",
+  no_large_worker: "none has enough KV",
+  paused_too_long: "generation is paused",
   // An engine hands KV out between two steps; a pool reads it from a disk.
-  kv_out: { msMax: 60_000, forWhom: "an engine", reason: "it has not handed it out" },
-  kv_in: { msMax: 30_000, forWhom: "the KV pool", reason: "it has not read it" },
+  kv_out: "it has not handed it out",
+  kv_in: "it has not read it",
 } as const;
 
 /** Waits that last as long as a state of the rollout. */
@@ -19,6 +19,7 @@ export type LastingWait = "no_open_worker" | "no_large_worker" | "paused_too_lon
 
 /** A wait, for people. */
 export interface RolloutWait {
+  readonly name: WaitName;
   readonly what: string;
   readonly forWhom: string;
   readonly reason: string;
@@ -65,16 +66,17 @@ export class BoundedWaits {
   }
 
   /** Returns the end of the wait. `late`: called at the bound, inside a turn; false: nobody waits any more. */
-  begin(name: keyof typeof BOUNDS, what: string, late: (message: string) => boolean): () => void {
+  begin(name: keyof typeof REASONS, what: string, late: (message: string) => boolean): () => void {
     const { clock, later, turns, ended } = this.#options;
     if (later === undefined) return () => {};
-    const bound = BOUNDS[name];
-    const wait = { what, ...bound, sinceMs: clock.nowMs() };
+    const { endedBy: forWhom, seconds } = WAITS[name];
+    const reason = REASONS[name];
+    const wait = { name, what, forWhom, reason, msMax: waitMsMax(name), sinceMs: clock.nowMs() };
     const cancel = later(() => {
       this.#open.delete(wait);
-      const message = `${name}: ${what} waited ${bound.msMax / 1000} s for ${bound.forWhom}, the bound: ${bound.reason}`;
+      const message = `${name}: ${what} waited ${seconds} s for ${forWhom}, the bound: ${reason}`;
       turns.run(() => late(message) && ended(message));
-    }, bound.msMax);
+    }, wait.msMax);
     this.#open.set(wait, cancel);
     return () => {
       cancel();

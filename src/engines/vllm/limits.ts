@@ -1,5 +1,7 @@
 // Every wait, retry and buffer of a vLLM worker, in one place, with the reasons for the defaults.
 
+import { waitMsMax } from "../../core/base/waits.ts";
+
 /** A server that has ended is given up after 1 to 2 s, one that breaks connections after about 7 s, a hung one after 2 min. */
 export const VLLM_LIMITS = {
   /** Deadline of the server's first token at the start, ms. */
@@ -11,7 +13,7 @@ export const VLLM_LIMITS = {
   /** After this silence of a stream the server's health is checked, ms: it may be queued or preempted. */
   stallMs: 10_000,
   /** After this silence on a healthy server, a stream is closed and requested again, ms. A full server is retried as long. */
-  silenceMsMax: 600_000,
+  silenceMsMax: waitMsMax("engine"),
   /** Health checks that fail one after the other before the worker gives up. */
   healthFailuresMax: 3,
   /** Attempts in a row at a chunk that bring no token, before the server or the request is given up. */

@@ -118,7 +118,7 @@ test("waiting: a response without an open engine has a line with its bound", asy
   await bed.step();
   const line = /^generation waits for an engine for 0 s; none is open; gives up in 3,600 s$/;
   expect(view.waiting().waiting).toContainEqual(
-    expect.objectContaining({ kind: "call", reason: expect.stringMatching(line) }),
+    expect.objectContaining({ name: "no_open_worker", reason: expect.stringMatching(line) }),
   );
 });
 

@@ -2,6 +2,7 @@
 // for, with one reason each, and rows for the page and /v1/waiting: a state, a reason in words, and an estimate of the time
 // until it ends.
 
+import type { WaitName } from "../../core/base/waits.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { Progress } from "../../core/rollout/meter.ts";
 import type { EngineClock, WaitState } from "../../core/rollout/progress-clock.ts";
@@ -169,6 +170,8 @@ export function rounded(value: number): number {
 
 export interface Waiting {
   readonly kind: "generation" | "iteration" | "engine" | "call";
+  /** The row of ARCHITECTURE.md's table *Where a request waits*; null: another wait. */
+  readonly name: WaitName | null;
   readonly state: WaitState;
   /** The waiting part, whom it waits for, and why. */
   readonly reason: string;
@@ -200,9 +203,9 @@ function row(
   kind: Waiting["kind"],
   state: WaitState,
   reason: string,
-  times: Partial<Pick<Waiting, "since_s" | "estimate_s">> = {},
+  more: Partial<Pick<Waiting, "name" | "since_s" | "estimate_s">> = {},
 ): Waiting {
-  return { kind, state, reason, since_s: null, estimate_s: null, ...times };
+  return { kind, name: null, state, reason, since_s: null, estimate_s: null, ...more };
 }
 
 export function waitingFor(seen: Seen): Waiting[] {
@@ -261,12 +264,12 @@ function engine(clock: EngineClock, name: string): Waiting {
 }
 
 function call(wait: OpenWait, nowMs: number): Waiting {
-  const { what, forWhom, reason: why, msMax, sinceMs, isLate } = wait;
+  const { name = null, what, forWhom, reason: why, msMax, sinceMs, isLate } = wait;
   const since_s = (nowMs - sinceMs) / 1000;
   const estimate_s = msMax === null ? null : Math.max(0, msMax / 1000 - since_s);
   const end = estimate_s === null ? "" : `; gives up in ${figure(estimate_s)} s`;
   const reason = `${what} waits for ${forWhom} for ${figure(since_s)} s; ${why}${end}`;
-  return row("call", isLate ? "slow" : "ok", reason, { since_s, estimate_s });
+  return row("call", isLate ? "slow" : "ok", reason, { name, since_s, estimate_s });
 }
 
 const waiters = (count: number): string =>
