@@ -57,7 +57,7 @@ export async function openSidecar(
   try {
     const history =
       limitBytes === 0 ? null : new PromptHistory({ limitBytes, model: options.model.names[0] });
-    const kv = await openPool({ poolMemoryBytes, poolDiskBytes, poolDir });
+    const kv = openPool({ poolMemoryBytes, poolDiskBytes, poolDir });
     return composeSidecar(options, { ...around, kv, history, journals });
   } catch (error) {
     await journals?.release();

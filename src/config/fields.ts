@@ -116,8 +116,8 @@ export const FIELDS = {
     help: "DRAM of the KV pool; its SSD tier, used when the DRAM is full, takes 4 times as much",
   }),
   poolDir: text("--pool-dir DIR", {
-    help: "directory of the pool's SSD tier",
-    otherwise: "a new one in the system's temporary directory",
+    help: "directory of the pool's SSD tier, a file that has no name while it is used",
+    otherwise: "the system's temporary directory",
   }),
   journal: text("--journal DIR", {
     help: "folder to go on from after a crash: rollouts, requests with an id",

@@ -1,9 +1,9 @@
-// The KV pool of one machine: a DRAM tier, then an SSD tier in a directory. Every decision (what is stored,
+// The KV pool of one machine: a DRAM tier, then an SSD tier in a file. Every decision (what is stored,
 // what is demoted, what goes) is taken at once, in the call that needs the room; only the moving of
 // bytes to and from the disk happens in the background.
 //
 //   put -> memory --(least recently used, no room)--> disk --(no room)--> gone
-//                         bytes stay in DRAM until the file is complete
+//                         bytes stay in DRAM until the file has them
 //
 // It holds KV of one model, engine build and cache layout; the key identifies the rest. It is a cache: a
 // fault of the disk is counted and ends in "not stored" or "not found", never in an exception.
@@ -13,7 +13,7 @@ import { tmpdir } from "node:os";
 import { crc32 } from "node:zlib";
 import { assert } from "../core/base/assert.ts";
 import type { KvKey, KvPool, KvPoolStats } from "../core/kv/pool.ts";
-import { DirectoryTierFiles, type TierFiles } from "./tier-files.ts";
+import { type Extent, FreeExtents, type TierFile, UnlinkedFile } from "./tier-file.ts";
 
 /** DRAM for blobs on their way to the disk: some hundred milliseconds of writing. */
 const PENDING_BYTES_MAX = 64 * 1024 * 1024;
@@ -22,16 +22,15 @@ export interface PoolOptions {
   readonly poolMemoryBytes: number;
   /** 0: no SSD tier. */
   readonly poolDiskBytes: number;
-  /** Parent of the pool's own directory; null: the system's temporary one. */
+  /** Directory of the pool's file; null: the system's temporary one. */
   readonly poolDir: string | null;
 }
 
-/** The pool's directory is removed when it closes; that of a killed process, when the next pool opens beside it. */
-export async function openPool(options: PoolOptions): Promise<EmbeddedKvPool> {
+export function openPool(options: PoolOptions): EmbeddedKvPool {
   const { poolMemoryBytes: memoryBytesMax, poolDiskBytes: bytesMax } = options;
   if (bytesMax === 0) return new EmbeddedKvPool({ memoryBytesMax, disk: null });
-  const files = await DirectoryTierFiles.open(options.poolDir ?? tmpdir());
-  const disk = { files, bytesMax, pendingBytesMax: PENDING_BYTES_MAX };
+  const file = new UnlinkedFile(options.poolDir ?? tmpdir());
+  const disk = { file, bytesMax, pendingBytesMax: PENDING_BYTES_MAX };
   return new EmbeddedKvPool({ memoryBytesMax, disk });
 }
 
@@ -40,20 +39,21 @@ export interface EmbeddedKvPoolOptions {
   readonly memoryBytesMax: number;
   /** null: what does not fit in memory is dropped. */
   readonly disk: {
-    readonly files: TierFiles;
+    readonly file: TierFile;
     readonly bytesMax: number;
     /** DRAM for blobs that are being written to the disk, besides `memoryBytesMax`. Blobs beyond it are dropped. */
     readonly pendingBytesMax: number;
   } | null;
 }
 
-/** `bytes` is null once the blob is only in its file, which is complete then; or once it is dropped. */
 interface Blob {
   readonly key: KvKey;
   readonly size: number;
   readonly checksum: number;
+  /** null: the blob is in the file alone, or dropped. */
   bytes: ArrayBuffer | null;
-  hasFile: boolean;
+  /** Its place in the file, once it is in the disk tier. */
+  extents: readonly Extent[];
 }
 
 /** The index of one tier: its blobs in order of last use, and their bytes. It moves no bytes. 0 <= bytes <= bytesMax. */
@@ -92,10 +92,12 @@ class LruTier {
     return true;
   }
 
-  remove(blob: Blob): void {
-    if (this.#blobs.get(blob.key) !== blob) return;
+  /** false: the blob is not in this tier. */
+  remove(blob: Blob): boolean {
+    if (this.#blobs.get(blob.key) !== blob) return false;
     this.#blobs.delete(blob.key);
     this.bytes -= blob.size;
+    return true;
   }
 
   /** The blobs to evict so that `size` more bytes fit, least recently used first. null: they never do. */
@@ -112,11 +114,12 @@ class LruTier {
 }
 
 export class EmbeddedKvPool implements KvPool {
-  readonly #files: TierFiles | null;
+  readonly #file: TierFile | null;
+  readonly #free: FreeExtents;
   readonly #pendingBytesMax: number;
   readonly #memory: LruTier;
   readonly #disk: LruTier;
-  /** Resolves when all disk operations so far have ended; they run one after the other. */
+  /** Resolves when all writes so far have ended. They run one after the other, so that the last one to a place stays. */
   #disked: Promise<void> = Promise.resolve();
   #closed: Promise<void> | null = null;
   /** Bytes of blobs that wait for the disk, or are being written. A blob that is dropped meanwhile counts until its turn. */
@@ -128,7 +131,8 @@ export class EmbeddedKvPool implements KvPool {
     assert(pendingBytesMax >= 0, "the limit on pending bytes is not negative");
     this.#memory = new LruTier(options.memoryBytesMax);
     this.#disk = new LruTier(options.disk?.bytesMax ?? 0);
-    this.#files = options.disk?.files ?? null;
+    this.#file = options.disk?.file ?? null;
+    this.#free = new FreeExtents(options.disk?.bytesMax ?? 0);
     this.#pendingBytesMax = pendingBytesMax;
   }
 
@@ -140,7 +144,7 @@ export class EmbeddedKvPool implements KvPool {
     if (victims === null) return false;
     for (const victim of victims) this.#demote(victim);
     const checksum = crc32(new Uint8Array(bytes));
-    this.#memory.add({ key, size, checksum, bytes, hasFile: false });
+    this.#memory.add({ key, size, checksum, bytes, extents: [] });
     this.#counts.puts += 1;
     return true;
   }
@@ -180,26 +184,17 @@ export class EmbeddedKvPool implements KvPool {
     }
   }
 
-  /**
-   * Runs a disk operation, which reports its own failure, after those before it: the file of an evicted blob is deleted
-   * before the one that replaces it is written. Those that a closed pool has not begun are dropped.
-   */
-  #later(operation: () => Promise<unknown>): void {
-    this.#disked = this.#disked.then(async () => {
-      if (this.#closed === null) await operation();
-    });
-  }
-
   close(): Promise<void> {
     this.#closed ??= this.#close();
     return this.#closed;
   }
 
   async #close(): Promise<void> {
-    for (const blob of [...this.#memory.values(), ...this.#disk.values()]) this.#forget(blob);
+    for (const blob of [...this.#memory.values(), ...this.#disk.values()]) this.#drop(blob);
     await this.settled();
-    this.#pendingBytes = 0;
-    await this.#attempt((files) => files.removeAll());
+    await this.#file?.close().catch(() => {
+      this.#counts.diskErrors += 1;
+    });
   }
 
   /** A copy of the blob's bytes, with the checksum verified. null: they are lost or damaged, and the blob is dropped. */
@@ -211,15 +206,14 @@ export class EmbeddedKvPool implements KvPool {
       copy = blob.bytes.slice(0);
     } else {
       try {
-        copy = (await this.#files?.read(fileOf(blob), blob.size)) ?? null;
+        copy = (await this.#file?.read(blob.extents)) ?? null;
       } catch {
         hasFailed = true;
       }
       // Released or evicted during the read: then it is not there any more.
       if (this.#disk.get(blob.key) !== blob) return null;
     }
-    const isWhole = copy?.byteLength === blob.size;
-    if (copy !== null && isWhole && crc32(new Uint8Array(copy)) === blob.checksum) return copy;
+    if (copy !== null && crc32(new Uint8Array(copy)) === blob.checksum) return copy;
     if (hasFailed) this.#counts.diskErrors += 1;
     else this.#counts.corrupt += 1;
     this.#drop(blob);
@@ -229,7 +223,7 @@ export class EmbeddedKvPool implements KvPool {
   /** Moves a blob from the memory tier to the disk tier, or drops it where there is no room for it. */
   #demote(blob: Blob): void {
     const fits = this.#pendingBytes + blob.size <= this.#pendingBytesMax;
-    const victims = this.#files !== null && fits ? this.#disk.victims(blob.size) : null;
+    const victims = this.#file !== null && fits ? this.#disk.victims(blob.size) : null;
     if (victims === null) {
       this.#counts.evictions += 1;
       this.#drop(blob);
@@ -241,57 +235,29 @@ export class EmbeddedKvPool implements KvPool {
     }
     this.#memory.remove(blob);
     this.#disk.add(blob);
+    blob.extents = this.#free.take(blob.size);
     this.#pendingBytes += blob.size;
-    this.#later(() => this.#write(blob));
+    this.#disked = this.#disked.then(() => this.#write(blob));
   }
 
-  /** Writes the blob's file, unless it was dropped meanwhile. The blob is read from DRAM until that is whole. */
+  /** Writes the blob, unless it was dropped meanwhile. It is read from DRAM until it is whole on the disk. */
   async #write(blob: Blob): Promise<void> {
-    const { bytes } = blob;
-    const name = fileOf(blob);
-    const isWritten = bytes !== null && (await this.#attempt((files) => files.write(name, bytes)));
-    this.#pendingBytes -= blob.size;
-    if (bytes === null) return;
-    const isKept = this.#disk.get(blob.key) === blob;
-    blob.bytes = null;
-    blob.hasFile = isWritten;
-    if (isWritten && isKept) return;
-    // At once: while its file is being removed, another blob may be put under the key.
-    if (isKept) {
-      this.#counts.evictions += 1;
-      this.#forget(blob);
-    }
-    await this.#attempt((files) => files.remove(name));
-  }
-
-  /** Removes a blob from both tiers, its file included. */
-  #drop(blob: Blob): void {
-    this.#forget(blob);
-    if (!blob.hasFile) return;
-    const name = fileOf(blob);
-    this.#later(() => this.#attempt((files) => files.remove(name)));
-  }
-
-  /** Removes a blob from both tiers. The caller removes its file if that is complete. */
-  #forget(blob: Blob): void {
-    this.#memory.remove(blob);
-    this.#disk.remove(blob);
-    blob.bytes = null;
-  }
-
-  /** Runs one operation on the files. A failure is counted, and returns false. */
-  async #attempt(operation: (files: TierFiles) => Promise<void>): Promise<boolean> {
-    if (this.#files === null) return true;
+    const { bytes, extents } = blob;
     try {
-      await operation(this.#files);
-      return true;
+      if (bytes !== null) await this.#file?.write(extents, bytes);
+      blob.bytes = null;
     } catch {
       this.#counts.diskErrors += 1;
-      return false;
+      if (this.#drop(blob)) this.#counts.evictions += 1;
     }
+    this.#pendingBytes -= blob.size;
   }
-}
 
-function fileOf(blob: Blob): string {
-  return `${blob.key}.kv`;
+  /** Removes a blob from its tier, and frees its place in the file. false: it was dropped before. */
+  #drop(blob: Blob): boolean {
+    const isOnDisk = this.#disk.remove(blob);
+    if (isOnDisk) this.#free.give(blob.extents);
+    blob.bytes = null;
+    return isOnDisk || this.#memory.remove(blob);
+  }
 }

@@ -26,6 +26,6 @@ export interface KvPool {
   /** Removes blobs of a finished request. */
   release(keys: readonly KvKey[]): void;
   stats(): KvPoolStats;
-  /** Deletes the pool's files. */
+  /** Frees the pool's memory and disk. */
   close(): Promise<void>;
 }
