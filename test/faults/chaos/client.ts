@@ -1,6 +1,7 @@
 // A client that wants every response of one rollout whatever happens: it repeats the same POST until the stream ends with
 // its summary, and keeps what each answer brought.
 
+import { linesOf } from "../../suite/lines.ts";
 import {
   keyOf,
   mixedWeights,
@@ -70,12 +71,8 @@ async function* answerTo(
   if (!answer.ok || answer.body === null) {
     throw new Refused(`status ${answer.status}: ${await answer.text()}`);
   }
-  const decoder = new TextDecoder();
-  let rest = "";
-  for await (const bytes of answer.body) {
-    const lines = (rest + decoder.decode(bytes, { stream: true })).split("\n");
-    rest = lines.pop() ?? "";
-    for (const line of lines) yield JSON.parse(line) as ResponseLine | Summary;
+  for await (const line of linesOf(answer.body)) {
+    if (line !== "") yield JSON.parse(line) as ResponseLine | Summary;
   }
 }
 

@@ -7,7 +7,7 @@ import { assert, present, unreachable } from "../../../src/core/base/assert.ts";
 import { freePort } from "../../../src/tools/up/ports.ts";
 import { CuttingProxy } from "../cutting-proxy.ts";
 import { ToolProcess } from "../process.ts";
-import type { Member } from "./members.ts";
+import { type Member, RestartedProcess } from "./members.ts";
 import { CHAOS_KINDS, type ChaosKind, type PlannedFault } from "./plan.ts";
 
 export const HOST = "127.0.0.1";
@@ -37,16 +37,22 @@ interface Link {
 export class Fleet {
   readonly #parts: FleetParts;
   readonly #links: readonly Link[];
-  readonly #port = freePort(HOST);
   readonly #journal: string;
-  #sidecar: ToolProcess;
+  readonly #sidecar: RestartedProcess;
 
   /** Use `start`. */
   constructor(parts: FleetParts, links: readonly Link[]) {
     this.#parts = parts;
     this.#links = links;
     this.#journal = join(parts.folder, "journal");
-    this.#sidecar = this.#startSidecar();
+    const port = freePort(HOST);
+    const args = [
+      ...["serve", "--port", `${port}`, "--journal", this.#journal],
+      ...links.flatMap(({ proxy }) => ["--worker", `http://${HOST}:${proxy.port}`]),
+      ...["--chunk-tokens", "12", "--log", "text:warn"],
+      ...parts.sidecarArgs,
+    ];
+    this.#sidecar = new RestartedProcess(port, () => new ToolProcess(args));
   }
 
   /** @throws AppError worker_failed; then nothing runs. */
@@ -58,7 +64,7 @@ export class Fleet {
     const fleet = new Fleet(parts, links);
     try {
       await Promise.all(parts.members.map((member) => member.started()));
-      await fleet.#sidecar.said(/^foretoken on/);
+      await fleet.#sidecar.started();
       return fleet;
     } catch (error) {
       await fleet.close();
@@ -67,7 +73,7 @@ export class Fleet {
   }
 
   get url(): string {
-    return `http://${HOST}:${this.#port}`;
+    return `http://${HOST}:${this.#sidecar.port}`;
   }
 
   get rolloutMsMax(): number {
@@ -119,7 +125,7 @@ export class Fleet {
     const { kind, ms } = fault;
     assert(kind !== "weights", "the trainer updates the weights");
     if (kind === "sidecar_stop") return await this.#sidecar.stopFor(ms);
-    if (kind === "sidecar_kill") return await this.#killSidecar(ms);
+    if (kind === "sidecar_kill") return await this.#sidecar.killFor(ms);
     if (kind === "disk_full") {
       this.#limitFiles(this.#fileBytesMax());
       await Bun.sleep(ms);
@@ -138,29 +144,9 @@ export class Fleet {
   }
 
   async close(): Promise<void> {
-    await this.#sidecar.kill();
+    await this.#sidecar.close();
     await Promise.all(this.#links.map(({ member }) => member.close()));
     await Promise.all(this.#links.map(({ proxy }) => proxy.close()));
-  }
-
-  async #killSidecar(ms: number): Promise<void> {
-    const killed = this.#sidecar;
-    await killed.kill();
-    await Bun.sleep(ms);
-    // It was killed twice, and is started once.
-    if (this.#sidecar !== killed) return;
-    this.#sidecar = this.#startSidecar();
-    await this.#sidecar.said(/^foretoken on/);
-  }
-
-  #startSidecar(): ToolProcess {
-    const { sidecarArgs } = this.#parts;
-    return new ToolProcess([
-      ...["serve", "--port", `${this.#port}`, "--journal", this.#journal],
-      ...this.#links.flatMap(({ proxy }) => ["--worker", `http://${HOST}:${proxy.port}`]),
-      ...["--chunk-tokens", "12", "--log", "text:warn"],
-      ...sidecarArgs,
-    ]);
   }
 
   /**

@@ -6,9 +6,10 @@ import { join } from "node:path";
 import type { FoundVllm } from "../../../src/tools/up/find-vllm.ts";
 import { gpusOf, visibleGpus } from "../../../src/tools/up/gpus.ts";
 import { freePorts } from "../../../src/tools/up/ports.ts";
+import { startStandIn } from "../process.ts";
 import { Fleet, HOST } from "./fleet.ts";
 import { Foretold, pathOf } from "./foretold.ts";
-import { StandInMember, VllmServer } from "./members.ts";
+import { RestartedProcess, VllmServer } from "./members.ts";
 import type { Installation, Oracle } from "./oracle.ts";
 import { LINKS } from "./plan.ts";
 import { WEIGHTS } from "./response-line.ts";
@@ -35,7 +36,9 @@ export function standInFleets(tokenizer: string, folder: string): Fleets {
     oracle: new Foretold(),
     start: () =>
       Fleet.start({
-        members: freePorts(LINKS, HOST).map((port) => new StandInMember(STAND_IN, port)),
+        members: freePorts(LINKS, HOST).map(
+          (port) => new RestartedProcess(port, () => startStandIn({ ...STAND_IN, port })),
+        ),
         sidecarArgs: ["--tokenizer", tokenizer],
         rolloutMsMax: ROLLOUT_MS_MAX,
         folder: mkdtempSync(join(folder, "fleet-")),

@@ -1,13 +1,12 @@
-// The engine servers of a chaos run's fleet: a stand-in's process, or a vLLM server, started and kept running as `foretoken up`
-// does. They are killed and stopped on request, and run again afterwards.
+// The processes of a chaos run: the sidecar's, stand-ins', and vLLM servers, started and kept running as `foretoken up` does.
+// They are killed and stopped on request, and run again afterwards.
 
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { FoundVllm } from "../../../src/tools/up/find-vllm.ts";
 import { launchOf } from "../../../src/tools/up/launch.ts";
 import { ManagedServer } from "../../../src/tools/up/managed-server.ts";
-import { startStandIn, type ToolProcess } from "../process.ts";
-import type { StandInOptions } from "../stand-in/vllm-stand-in.ts";
+import type { ToolProcess } from "../process.ts";
 
 /** A server alone needs 16 to 80 s; on a machine with other work it takes much longer. */
 const START_MS_MAX = 600_000;
@@ -32,15 +31,20 @@ export interface Member {
   close(): Promise<void>;
 }
 
-export class StandInMember implements Member {
+/** A process that is started again when it was killed, as a supervisor does. */
+export class RestartedProcess implements Member {
   readonly port: number;
   readonly #start: () => ToolProcess;
   #process: ToolProcess;
 
-  constructor(options: Partial<StandInOptions>, port: number) {
+  constructor(port: number, start: () => ToolProcess) {
     this.port = port;
-    this.#start = () => startStandIn({ ...options, port });
-    this.#process = this.#start();
+    this.#start = start;
+    this.#process = start();
+  }
+
+  get pid(): number {
+    return this.#process.pid;
   }
 
   get isRunning(): boolean {
@@ -51,8 +55,9 @@ export class StandInMember implements Member {
     return this.#process.lines;
   }
 
+  /** Resolves as well when it is killed before. */
   async started(): Promise<void> {
-    await this.#process.listens();
+    await this.#process.said(/^(?:foretoken|stand-in) on /);
   }
 
   async killFor(ms: number): Promise<void> {
