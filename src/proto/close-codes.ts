@@ -13,10 +13,6 @@ export const CLOSE = {
   version: 1008,
   /** internal_error: the server threw an error while it served this connection. */
   internal: 1011,
-  /** A frame larger than the limit. */
-  tooLarge: 1009,
-  /** taken_over: the session is over, another sidecar has the worker. */
-  takenOver: 4001,
   /** slow_consumer, or no room for another connection. */
   tryLater: 1013,
 } as const;

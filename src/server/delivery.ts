@@ -14,21 +14,16 @@ export async function delivered(
   unread: (streams: readonly OpenStream[]) => void,
 ): Promise<void> {
   const startMs = performance.now();
-  let isFinished = false;
-  const finishing = http.finish().then(() => {
-    isFinished = true;
-  });
+  const finished = http.finish().then(() => true);
   let isReported = false;
-  for (;;) {
-    await Promise.race([finishing, Bun.sleep(DELIVERY_POLL_MS)]);
-    if (isFinished) return;
+  while (!(await Promise.race([finished, Bun.sleep(DELIVERY_POLL_MS).then(() => false)]))) {
     const nowMs = performance.now();
     const streams = http.streams();
     if (!isReported && nowMs - startMs > DELIVERY_REPORT_MS) {
       isReported = true;
       unread(streams);
     }
-    const takenMs = streams.reduce((last, one) => Math.max(last, one.takenMs), startMs);
+    const takenMs = Math.max(startMs, ...streams.map((stream) => stream.takenMs));
     if (nowMs - takenMs > DELIVERY_STALL_MS) {
       const message = `${streams.length} clients took nothing for ${DELIVERY_STALL_MS} ms`;
       throw new AppError("deadline_exceeded", message);

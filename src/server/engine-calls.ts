@@ -36,14 +36,20 @@ const MISSING: ReadonlySet<number> = new Set([403, 404, 405, 501]);
 /** Time limit of a call: milliseconds of CPU work, on a server that may be starved for seconds. */
 const MS_MAX = waitMsMax("rendering");
 
+interface PoolCallsParts {
+  readonly pool: WorkerPool;
+  readonly sidecar: Sidecar;
+  readonly later: AskOptions["later"];
+}
+
 export class PoolCalls implements EngineCalls {
-  readonly #parts: { pool: WorkerPool; sidecar: Sidecar; later: AskOptions["later"] };
+  readonly #parts: PoolCallsParts;
   /** Index of the engine that is asked first; engines take turns. */
   #turn = 0;
   /** Answers of engines that lack a route, by route. An engine that is opened again is another worker. */
   readonly #lacking = new WeakMap<EngineWorker, Map<string, string>>();
 
-  constructor(parts: { pool: WorkerPool; sidecar: Sidecar; later: AskOptions["later"] }) {
+  constructor(parts: PoolCallsParts) {
     this.#parts = parts;
   }
 
@@ -58,26 +64,23 @@ export class PoolCalls implements EngineCalls {
     const engines = turned.toSorted((a, b) => last(a) - last(b));
     const missing: string[] = [];
     const broken: string[] = [];
-    for (const engine of engines) {
-      const lacking = this.#lacking.getOrInsertComputed(engine.worker, () => new Map());
-      const cachedProblem = lacking.get(form);
-      if (cachedProblem !== undefined) {
-        missing.push(cachedProblem);
-        continue;
+    for (const { worker, member } of engines) {
+      const lacking = this.#lacking.getOrInsertComputed(worker, () => new Map());
+      if (!lacking.has(form)) {
+        const { epoch: nextEpoch } = sidecar.rollout;
+        const asking = { nextEpoch, msMax: MS_MAX, later, sidecar, signal };
+        const answer = await answerOf(worker, { kind: "text", form, body }, asking);
+        const { status } = answer;
+        if (status === 200) return { kind: "answer", body: answer.body };
+        if (signal.aborted) throw new AppError("interrupted", "the client disconnected");
+        const message = messageOf(answer);
+        const problem = `${member.source.name}: HTTP ${status}: ${message}`;
+        if (MISSING.has(status)) lacking.set(form, problem);
+        else if (status < 500) throw new RefusedError({ status, message });
+        else broken.push(problem);
       }
-      const { epoch: nextEpoch } = sidecar.rollout;
-      const asking = { nextEpoch, msMax: MS_MAX, later, sidecar, signal };
-      const answer = await answerOf(engine.worker, { kind: "text", form, body }, asking);
-      if (answer.status === 200) return { kind: "answer", body: answer.body };
-      if (signal.aborted) throw new AppError("interrupted", "the client disconnected");
-      const reason = messageOf(answer);
-      const problem = `${engine.member.source.name}: HTTP ${answer.status}: ${reason}`;
-      if (MISSING.has(answer.status)) {
-        missing.push(problem);
-        lacking.set(form, problem);
-      } else if (answer.status < 500)
-        throw new RefusedError({ status: answer.status, message: reason });
-      else broken.push(problem);
+      const lack = lacking.get(form);
+      if (lack !== undefined) missing.push(lack);
     }
     if (broken.length === 0) return { kind: "missing", reasons: missing.join("; ") };
     throw new AppError("worker_failed", `${form}: ${broken.join("; ")}`);

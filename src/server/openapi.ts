@@ -38,31 +38,28 @@ function openApiDocument(routes: readonly RouteInfo[], version: string): object 
     const path = route.path.replace(/:(\w+)/g, "{$1}");
     paths[path] = { ...paths[path], [route.method.toLowerCase()]: operationOf(route) };
   }
+  const license = { name: "Apache-2.0", identifier: "Apache-2.0" };
+  const securitySchemes = { token: { type: "http", scheme: "bearer" } };
   return {
     openapi: "3.1.0",
-    info: {
-      title: "Foretoken",
-      version,
-      license: { name: "Apache-2.0", identifier: "Apache-2.0" },
-    },
+    info: { title: "Foretoken", version, license },
     paths,
-    components: {
-      schemas: { Error: ERROR_SCHEMA },
-      securitySchemes: { token: { type: "http", scheme: "bearer" } },
-    },
+    components: { schemas: { Error: ERROR_SCHEMA }, securitySchemes },
   };
 }
 
 const JSON_ONLY = ["application/json"];
+
+function ofJson(schema: object) {
+  return { content: { "application/json": { schema } } };
+}
 
 function operationOf(route: RouteInfo): object {
   const { path, summary, right, schema, streams = false, answers = JSON_ONLY, query = {} } = route;
   const names = [...path.matchAll(/:(\w+)/g)].map((match) => match[1]);
   const types = streams ? [...answers, "text/event-stream"] : answers;
   const content = Object.fromEntries(types.map((type) => [type, {}]));
-  const error = {
-    content: { "application/json": { schema: { $ref: "#/components/schemas/Error" } } },
-  };
+  const error = ofJson({ $ref: "#/components/schemas/Error" });
   return {
     summary,
     // A server without a token needs none.
@@ -71,14 +68,9 @@ function operationOf(route: RouteInfo): object {
       ...names.map((name) => ({ name, in: "path", required: true, schema: TEXT })),
       ...Object.entries(query).map(([name, schema]) => ({ name, in: "query", schema })),
     ],
-    ...(schema && {
-      requestBody: {
-        required: true,
-        content: { "application/json": { schema: jsonSchemaOf(schema) } },
-      },
-    }),
+    ...(schema && { requestBody: { required: true, ...ofJson(jsonSchemaOf(schema)) } }),
     responses: {
-      200: { description: "done", ...(types.length === 0 ? {} : { content }) },
+      200: { description: "done", ...(types.length > 0 && { content }) },
       "4XX": { description: "the request is wrong", ...error },
       "5XX": { description: "it cannot be served now", ...error },
     },

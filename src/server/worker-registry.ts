@@ -73,10 +73,14 @@ export class WorkerRegistry {
     return bound(WORKER_ROUTES, this);
   }
 
+  /** All engines were named at the start. */
+  get #isFixed(): boolean {
+    return this.#options.hasFixed && !this.#hasChanged;
+  }
+
   list(exchange: Exchange): Response {
     const workers = this.#listed(exchange);
-    const isAlone = this.#options.hasFixed && !this.#hasChanged;
-    return jsonResponse(isAlone ? { workers } : { workers, total: workers.length });
+    return jsonResponse(this.#isFixed ? { workers } : { workers, total: workers.length });
   }
 
   /** Answers with the workers' URLs, as sglang-router's first releases and miles' own router do. */
@@ -91,9 +95,8 @@ export class WorkerRegistry {
    */
   #listed({ url: { origin } }: Exchange): readonly { readonly url: string }[] {
     const own = { url: origin, worker_type: REGULAR, is_healthy: true };
-    if (this.#options.hasFixed && !this.#hasChanged) return [own];
-    const members = this.#pool?.members ?? [];
-    const isAborted = members.some(({ worker }) => worker?.takesAborts === true);
+    if (this.#isFixed) return [own];
+    const isAborted = this.#pool?.members.some(({ worker }) => worker?.takesAborts === true);
     return isAborted ? [...this.#entries(), own] : this.#entries();
   }
 
@@ -107,7 +110,8 @@ export class WorkerRegistry {
     const fields = await askedFor(exchange);
     const url = textIn(fields, "url", URL_CHARACTERS_MAX).replace(/\/+$/, "");
     const type = fields.worker_type ?? REGULAR;
-    const engine = { url, token: keyIn(fields.api_key ?? null) };
+    const token = keyIn(fields.api_key ?? null);
+    const engine = { url, token };
     const source = this.#sourceOf(engine);
     if (type !== REGULAR) {
       const problem = `is ${JSON.stringify(type)}, not ${REGULAR}: engines here prefill and decode what they run`;
@@ -118,7 +122,6 @@ export class WorkerRegistry {
     const early = this.#pool === null ? this.#early.get(url) : undefined;
     const member = this.#pool?.members.find((one) => one.source.name === url);
     const before = member?.source ?? early?.source;
-    const { token } = engine;
     const isRenewed = before && token !== null && this.#tokens.get(before) !== token;
     // One that is about to leave is not there: by joining it stays.
     const isThere = before !== undefined && member?.state !== "leaving";
@@ -155,13 +158,11 @@ export class WorkerRegistry {
     const { id, url } = await this.#found(exchange);
     this.#hasChanged = true;
     if (this.#pool === null) this.#early.delete(url);
-    else {
-      const member = this.#pool.members.find(
-        ({ source, state }) => source.name === url && state !== "leaving",
-      );
-      // The answer does not wait for what the worker still runs.
-      if (member !== undefined) void this.#pool.leave(member.workerId, this.#options.drainMs);
-    }
+    const member = this.#pool?.members.find(
+      ({ source, state }) => source.name === url && state !== "leaving",
+    );
+    // The answer does not wait for what the worker still runs.
+    if (member !== undefined) void this.#pool?.leave(member.workerId, this.#options.drainMs);
     return jsonResponse(accepted(id, url), 202);
   }
 
@@ -180,12 +181,9 @@ function idOf(url: string): string {
   return createHash("sha256").update(url).digest("hex").slice(0, ID_CHARACTERS);
 }
 
-function entryOf({
-  source,
-  state,
-  reason,
-  worker,
-}: Pick<Member, "source" | "state" | "reason" | "worker">) {
+type Listed = Pick<Member, "source" | "state" | "reason" | "worker">;
+
+function entryOf({ source, state, reason, worker }: Listed) {
   return {
     id: idOf(source.name),
     url: source.name,

@@ -268,12 +268,12 @@ export class StreamService implements SocketService {
       finished: (request) => {
         const { group, response } = request;
         this.#changed(request, response.length);
-        this.#over(request, group);
+        this.#over(group, request);
         if (!isFinished(group)) return;
         for (const one of this.#following(group, null)) one.groupsFinished.push(group.groupId);
       },
       restarted: (request) => this.#changed(request, 0, this.#attemptOf(request) - 1),
-      groupFinished: (group) => this.#over(group, group),
+      groupFinished: (group) => this.#over(group, null),
       advanced: () => {
         for (const subscriptions of this.#clients.values()) {
           for (const subscription of subscriptions.values()) this.#touch(subscription);
@@ -287,11 +287,10 @@ export class StreamService implements SocketService {
     };
   }
 
-  /** Nothing more comes of a response or a group: a subscription ends with the last that it has sent something of. */
-  #over(subject: Subject, group: Group): void {
-    const request = subject === group ? null : (subject as RolloutRequest);
+  /** Nothing more comes of a response, or of its group: a subscription ends with the last that it has sent something of. */
+  #over(group: Group, request: RolloutRequest | null): void {
     for (const subscription of this.#following(group, request)) {
-      if (!subscription.open.delete(subject)) continue;
+      if (!subscription.open.delete(request ?? group)) continue;
       subscription.isOver = subscription.open.size === 0;
       this.#touch(subscription);
     }
