@@ -74,6 +74,12 @@ function single(name: string, help: string, value: (from: MetricsSources) => num
   return { name: `foretoken_${name}`, help, read: (from) => [[value(from)]] };
 }
 
+type SessionFigures = ReturnType<MetricsSources["sessions"]>;
+
+function turns(name: string, help: string, value: (figures: SessionFigures) => number): Row {
+  return single(`session_${name}_total`, help, (from) => value(from.sessions()));
+}
+
 /** A row with a value for each name in `counts`. */
 function byName(
   name: string,
@@ -139,6 +145,8 @@ function ettr({ meter: { counts }, engineTime }: MetricsSources): number {
   return engineTime().ettr({ kept: Math.max(0, tokens - restarted), again });
 }
 
+const acceptance = ({ meter }: MetricsSources) => meter.progress().meanAcceptanceLength;
+
 function queued({ meter, unfinished }: MetricsSources): number {
   const { workers, running } = meter.progress();
   const inEngines = workers.reduce((sum, { waiting }) => sum + waiting, running);
@@ -162,20 +170,12 @@ const ROWS: readonly Row[] = [
     "Tokens at temperature 1, with three alternatives or more, that were compared with the reported distribution.",
     (p) => p.test.draws,
   ),
-  perPositions(
-    "kl_nats",
-    "KL divergence of the ranks of these tokens from the reported ones.",
-    (p) => p.kl,
-  ),
+  perPositions("kl_nats", "KL divergence of their ranks from the reported ones.", (p) => p.kl),
   perWorker("vllm:num_requests_running", "Requests in engines' running batches.", (w) => w.running),
   perWorker("vllm:kv_cache_usage_perc", "Share of the KV budget in use, 0 to 1.", (w) =>
     w.kvTokens === 0 ? 0 : w.kvTokensUsed / w.kvTokens,
   ),
-  perWorker(
-    "vllm:num_requests_waiting",
-    "Requests waiting in engines' queues; foretoken_requests_queued counts those not yet sent to an engine.",
-    (w) => w.waiting,
-  ),
+  perWorker("vllm:num_requests_waiting", "Requests in the engine's own queue.", (w) => w.waiting),
   {
     // prime-rl's concurrency controller takes waiting for capacity as a sign of overload.
     name: "vllm:num_requests_waiting_by_reason",
@@ -210,11 +210,7 @@ const ROWS: readonly Row[] = [
   single("requests_queued", "Requests that no engine has: they wait here.", queued),
   single("requests_unfinished", "Unfinished requests, running or not.", (s) => s.unfinished()),
   single("weight_epoch", "Weight updates so far.", (s) => s.epoch()),
-  single(
-    "workers_stale",
-    "Workers that report other weights than the current ones, which others report.",
-    (s) => s.staleWorkers(),
-  ),
+  single("workers_stale", "Workers with other than the current weights.", (s) => s.staleWorkers()),
   byName("workers", "Workers by state.", "state", (s) => s.workerStates()),
   single(
     "ettr_ratio",
@@ -232,9 +228,7 @@ const ROWS: readonly Row[] = [
   ),
   single("kv_pool_bytes", "KV held in the pool's DRAM.", (s) => s.kvPool().memoryBytes),
   single("kv_pool_disk_bytes", "KV held in the pool's SSD tier.", (s) => s.kvPool().diskBytes),
-  single("mean_acceptance_length", "1 + accepted / drafts.", (s) => {
-    return s.meter.progress().meanAcceptanceLength;
-  }),
+  single("mean_acceptance_length", "1 + accepted / drafts.", acceptance),
   single("stream_clients", "Clients of /v1/stream.", (s) => s.stream().clients),
   single("stream_frames_total", "Frames sent over /v1/stream.", (s) => s.stream().framesSent),
   single("stream_bytes_total", "Bytes of them.", (s) => s.stream().bytesSent),
@@ -244,20 +238,10 @@ const ROWS: readonly Row[] = [
     "code",
     (s) => s.stream().closed,
   ),
-  single("session_turns_total", "Turns of sessions after the first.", (s) => s.sessions().turns),
-  single("session_prompt_tokens_total", "Tokens of their prompts.", (s) => {
-    return s.sessions().promptTokens;
-  }),
-  single(
-    "session_cached_tokens_total",
-    "Of them, those whose KV an engine had, as far as engines report it.",
-    (s) => s.sessions().cachedTokens,
-  ),
-  single(
-    "session_edited_turns_total",
-    "Turns whose prompt does not begin with the whole text of the turn before.",
-    (s) => s.sessions().edited,
-  ),
+  turns("turns", "Turns of sessions after the first.", (s) => s.turns),
+  turns("prompt_tokens", "Tokens of their prompts.", (s) => s.promptTokens),
+  turns("cached_tokens", "Of them, those whose KV an engine reports.", (s) => s.cachedTokens),
+  turns("edited_turns", "Turns that do not begin with all of the one before.", (s) => s.edited),
   perPlugin("steps", "Engine steps.", (p) => p.steps),
   perPlugin("propose_seconds", "Time of drafting in them.", (p) => p.proposeUs / 1e6),
   perPlugin("drafted_tokens", "Draft tokens handed to the engine.", (p) => p.drafted),
@@ -269,19 +253,11 @@ const ROWS: readonly Row[] = [
     (p) => p.tracedElsewhere,
   ),
   perPlugin("faults", "What went wrong and was caught.", (p) => p.faults),
-  perPlugin(
-    "step_error",
-    "How far steps took of late from what drafting expected of them, as a part of that.",
-    (p) => p.stepError,
-  ),
+  perPlugin("step_error", "Relative error of expected step times, of late.", (p) => p.stepError),
   perPlugin("lossless", "1: drafts are judged as they should be.", (p) => +p.isLossless),
   perKept("kept", "Finished requests, groups or rollouts that are kept in memory.", (l) => l.count),
   perKept("kept_bytes", "Bytes of foretoken_kept, prompts included.", (l) => l.bytes),
-  perKept(
-    "kept_bytes_max",
-    "Limit of foretoken_kept_bytes; beyond it the oldest are dropped.",
-    (l) => l.bytesMax,
-  ),
+  perKept("kept_bytes_max", "Limit of these bytes; the oldest are dropped.", (l) => l.bytesMax),
 ];
 
 const ENGINE_FIGURES: readonly Omit<Figure<WorkerStats>, "key" | "unit">[] = [
