@@ -85,8 +85,6 @@ export class StandInEngine {
   };
   /** abort and wait take nothing new; keep stops. */
   pauseMode: "abort" | "wait" | "keep" | null = null;
-  /** The largest number of blocks that was ever in use. */
-  blocksPeak = 0;
   readonly #running = new Map<string, Running>();
   #waiting: Running[] = [];
   readonly #cache = new Set<number>();
@@ -97,9 +95,9 @@ export class StandInEngine {
   /** Tokens that came through a connector. */
   externalTokens = 0;
   /** Called when it ends as a real engine would. */
-  readonly #ended: (error: unknown) => void;
+  readonly #ended: () => void;
 
-  constructor(options: EngineOptions, pool: StandInPool | null, ended: (error: unknown) => void) {
+  constructor(options: EngineOptions, pool: StandInPool | null, ended: () => void) {
     this.options = options;
     this.#pool = pool;
     this.#ended = ended;
@@ -183,10 +181,10 @@ export class StandInEngine {
       this.#isStepping = false;
       try {
         this.#step();
-      } catch (error) {
+      } catch {
         this.#running.clear();
         this.#waiting = [];
-        this.#ended(error);
+        this.#ended();
         return;
       }
       const canWork = this.#running.size > 0 || this.#waiting.length > 0;
@@ -201,7 +199,6 @@ export class StandInEngine {
     this.#makeRoom();
     if (this.#running.size > 0) this.counters.steps += 1;
     for (const request of [...this.#running.values()]) this.#decode(request);
-    this.blocksPeak = Math.max(this.blocksPeak, this.blocksUsed);
   }
 
   #admit(): void {

@@ -50,9 +50,6 @@ export class SglangStandIn extends StandIn<SglangStandInOptions> {
   readonly adapters = new Set<string>();
   weightVersion = "default";
   flushes = 0;
-  /** Tokens of requests that were found in the cache since it was emptied last. */
-  cachedTokens = 0;
-  isReleased = false;
   /** The weights give every token the same logprob. */
   isFlat = false;
   #seed = 100;
@@ -125,7 +122,6 @@ export class SglangStandIn extends StandIn<SglangStandInOptions> {
         return ok({ success: true, message: "", new_version: this.weightVersion });
       case "POST /release_memory_occupation":
       case "POST /resume_memory_occupation":
-        this.isReleased = route.includes("release");
         return ok(null);
       case "POST /load_lora_adapter":
         this.adapters.add(String(body.lora_name));
@@ -185,7 +181,6 @@ export class SglangStandIn extends StandIn<SglangStandInOptions> {
 
   #flush(): void {
     this.flushes += 1;
-    this.cachedTokens = 0;
     this.engine.clearCache();
   }
 
@@ -277,10 +272,7 @@ export class SglangStandIn extends StandIn<SglangStandInOptions> {
       priority: Number(body.priority ?? 0) * (this.options.hasPriorities ? -1 : 0),
       made: (made) => {
         if (made.token !== null) all.push(made.token);
-        if (made.finish !== null) {
-          this.#names.delete(rid);
-          this.cachedTokens += made.cached;
-        }
+        if (made.finish !== null) this.#names.delete(rid);
         const isDue = made.finish !== null || all.length === 1 || all.length - sent >= interval;
         if (!isDue || (!isStream && made.finish === null)) return;
         const event = this.#event(body, { rid, prompt, all, sent: isStream ? sent : 0, made });

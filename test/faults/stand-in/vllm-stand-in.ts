@@ -112,8 +112,6 @@ export class VllmStandIn extends StandIn<StandInOptions> {
   readonly placed: { name: string; rank: number }[] = [];
   /** While it is false, /health says 503. */
   isHealthy = true;
-  /** Why its engine ended, each time. */
-  readonly endings: string[] = [];
   weightVersion = "default";
   /** Versions of the weights under which requests came, by the salt of their KV. */
   readonly versionsBySalt = new Map<string, Set<string>>();
@@ -154,10 +152,7 @@ export class VllmStandIn extends StandIn<StandInOptions> {
   }
 
   protected newEngine(): StandInEngine {
-    return new StandInEngine(this.options, this.options.kvPool, (error) => {
-      this.endings.push(String(error));
-      void this.restart();
-    });
+    return new StandInEngine(this.options, this.options.kvPool, () => void this.restart());
   }
 
   protected answer(request: IncomingMessage, response: ServerResponse, text: string): void {
