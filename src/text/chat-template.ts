@@ -4,7 +4,7 @@
 import { AppError, errorText, InvalidFieldError } from "../core/base/errors.ts";
 import { Scope } from "./jinja/expressions.ts";
 import { GLOBALS } from "./jinja/library.ts";
-import { stripped } from "./jinja/methods.ts";
+import { stripped } from "./jinja/operations.ts";
 import { type Program, parsed } from "./jinja/parser.ts";
 import {
   type Dict,

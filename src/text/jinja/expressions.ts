@@ -1,11 +1,9 @@
 // Reads expressions into functions of the variables: operators by their strength (Pratt's method). Filters, tests, methods and
 // functions that this engine lacks are found here, before there is any chat.
 
-import { TokenCursor } from "./cursor.ts";
-import { unescaped } from "./lexer.ts";
 import { FILTERS, TESTS } from "./library.ts";
-import { LACKING } from "./methods.ts";
-import { attributeOf, itemOf, type Operation, operation, sliced } from "./operations.ts";
+import { attributeOf, itemOf, LACKING, type Operation, operation, sliced } from "./operations.ts";
+import { TokenCursor, unescaped } from "./tokens.ts";
 import {
   type Callable,
   isTrue,

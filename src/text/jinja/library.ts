@@ -1,16 +1,7 @@
 // The names that templates find defined: Jinja's filters, tests and functions, and those of transformers. Missing
-// names are reported when a template is read (parser.ts).
+// names are reported when a template is read.
 
-import {
-  capitalized,
-  functions,
-  isLower,
-  isUpper,
-  pairsOf,
-  replaced,
-  stripped,
-} from "./methods.ts";
-import { formatted, itemOf } from "./operations.ts";
+import * as op from "./operations.ts";
 import {
   type Callable,
   compare,
@@ -38,7 +29,7 @@ import {
 function reading(path: Value = null): (value: Value) => Value {
   const parts = path === null ? [] : shown(path).split(".");
   const keys = parts.map((part) => (/^\d+$/.test(part) ? BigInt(part) : part));
-  return (value) => keys.reduce((one: Value, key) => itemOf(one, key), value);
+  return (value) => keys.reduce((one: Value, key) => op.itemOf(one, key), value);
 }
 
 /** Key for comparisons, which ignore the case of texts unless `minds`. */
@@ -77,7 +68,7 @@ function indented(text: Value, width: Value = 4n, isFirst: Value = false, isBlan
 
 function toNumber(value: Value, otherwise: Value): Value {
   if (isNumber(value)) return numberOf(value);
-  const text = typeof value === "string" ? stripped(value, null).replaceAll("_", "") : "";
+  const text = typeof value === "string" ? op.stripped(value, null).replaceAll("_", "") : "";
   if (/^[-+]?\d+$/.test(text)) return BigInt(text.replace("+", ""));
   return text === "" || Number.isNaN(Number(text)) ? otherwise : Number(text);
 }
@@ -115,24 +106,24 @@ const HTML: Readonly<Record<string, string>> = {
 };
 const escaped = (value: Value) => shown(value).replace(/[&<>'"]/g, (one) => HTML[one] ?? one);
 
-const SIMPLE_FILTERS = functions({
+const SIMPLE_FILTERS = op.functions({
   abs: (value) => (compare(value, 0n) < 0 ? -numberOf(value) : numberOf(value)),
-  capitalize: (value) => capitalized(shown(value)),
+  capitalize: (value) => op.capitalized(shown(value)),
   "default|d default_value boolean": (value, otherwise = "", minds = false) =>
     value === undefined || (isTrue(minds) && !isTrue(value)) ? otherwise : value,
   "dictsort case_sensitive by reverse": (dict, minds, by = "key", isReverse = false) =>
-    sorted(pairsOf(dict), folding(by === "value" ? "1" : "0", minds), isReverse),
+    sorted(op.pairsOf(dict), folding(by === "value" ? "1" : "0", minds), isReverse),
   "e|escape": escaped,
   first: (items) => itemsOf(items)[0],
   "float default": (value, otherwise = 0) => {
     const number = toNumber(value, otherwise);
     return typeof number === "bigint" ? Number(number) : number;
   },
-  format: (text, ...given) => formatted(textOf(text), Tuple.from(given)),
+  format: (text, ...given) => op.formatted(textOf(text), Tuple.from(given)),
   "indent width first blank": indented,
   "int default base": toInt,
   items: (dict) => {
-    if (dict === undefined || isDict(dict)) return pairsOf(dict);
+    if (dict === undefined || isDict(dict)) return op.pairsOf(dict);
     throw new TemplateError("Can only get item pairs from a mapping.");
   },
   "join d attribute": (items, separator = "", path = null) =>
@@ -146,7 +137,7 @@ const SIMPLE_FILTERS = functions({
   "min case_sensitive attribute": (items, minds, path) =>
     sorted(items, folding(path, minds), false)[0],
   "replace old new count": (text, from, to, max) =>
-    replaced(shown(text), shown(from), shown(to), max),
+    op.replaced(shown(text), shown(from), shown(to), max),
   reverse: (value) => {
     const turned = itemsOf(value).toReversed();
     return typeof value === "string" ? turned.join("") : turned;
@@ -164,10 +155,10 @@ const SIMPLE_FILTERS = functions({
   title: (value) =>
     shown(value)
       .split(/([-\s({[<]+)/)
-      .map(capitalized)
+      .map(op.capitalized)
       .join(""),
   "tojson ensure_ascii indent separators sort_keys": toJson,
-  "trim chars": (value, characters) => stripped(shown(value), characters),
+  "trim chars": (value, characters) => op.stripped(shown(value), characters),
   upper: (value) => shown(value).toUpperCase(),
 });
 
@@ -207,7 +198,7 @@ export const FILTERS: ReadonlyMap<string, Callable> = new Map([
 const isSequence = (value: Value) =>
   value === undefined || typeof value === "string" || isList(value) || isDict(value);
 
-export const TESTS = functions({
+export const TESTS = op.functions({
   boolean: (value) => typeof value === "boolean",
   callable: (value) => typeof value === "function",
   defined: (value) => value !== undefined,
@@ -218,7 +209,7 @@ export const TESTS = functions({
   in: (value, items) => contains(items, value),
   integer: (value) => typeof value === "bigint",
   "iterable|sequence": isSequence,
-  lower: (value) => isLower(shown(value)),
+  lower: (value) => op.isLower(shown(value)),
   mapping: isDict,
   none: (value) => value === null,
   number: isNumber,
@@ -227,7 +218,7 @@ export const TESTS = functions({
   string: (value) => typeof value === "string",
   true: (value) => value === true,
   undefined: (value) => value === undefined,
-  upper: (value) => isUpper(shown(value)),
+  upper: (value) => op.isUpper(shown(value)),
   "eq|==|equalto": isEqual,
   "ne|!=": (a, b) => !isEqual(a, b),
   "lt|<|lessthan": (a, b) => compare(a, b) < 0,
@@ -292,5 +283,5 @@ const raise = (message: Value) => {
 export const GLOBALS: ReadonlyMap<string, Callable> = new Map<string, Callable>([
   ["dict", dictOf],
   ["namespace", namespaceOf],
-  ...functions({ raise_exception: raise, range, strftime_now: timeText }),
+  ...op.functions({ raise_exception: raise, range, strftime_now: timeText }),
 ]);

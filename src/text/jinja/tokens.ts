@@ -1,9 +1,9 @@
 // Tokens of a template, with transformers' settings: the line break after a block is removed (trim_blocks), and so are
-// blanks between the beginning of a line and a block (lstrip_blocks).
+// blanks between the beginning of a line and a block (lstrip_blocks). A cursor goes through them.
 
 import { TemplateError } from "./values.ts";
 
-export interface Token {
+interface Token {
   /** text: outside of tags; begin, end: of a tag, with its brackets; the others are inside tags. */
   readonly kind: "text" | "begin" | "end" | "name" | "string" | "integer" | "float" | "operator";
   readonly value: string;
@@ -23,7 +23,7 @@ const BLANKS = /\s*/y;
 const CLOSING: Readonly<Record<string, string>> = { "(": ")", "[": "]", "{": "}" };
 
 /** Splits a template into tokens. @throws TemplateError. */
-export function tokensOf(template: string): Token[] {
+function tokensOf(template: string): Token[] {
   const source = template.replace(/\r\n?/g, "\n").replace(/\n$/, "");
   const tokens: Token[] = [];
   let at = 0;
@@ -123,4 +123,78 @@ export function unescaped(literal: string): string {
     if (octal !== undefined) return String.fromCodePoint(Number.parseInt(octal, 8));
     return ESCAPED[one] ?? all;
   });
+}
+
+const OVER: Token = { kind: "end", value: "" };
+
+export class TokenCursor {
+  readonly #tokens: readonly Token[];
+  #at = 0;
+
+  /** @throws TemplateError. */
+  constructor(template: string) {
+    this.#tokens = tokensOf(template);
+  }
+
+  get isOver(): boolean {
+    return this.#at >= this.#tokens.length;
+  }
+
+  get upcoming(): Token {
+    return this.#tokens[this.#at] ?? OVER;
+  }
+
+  next(): Token {
+    if (this.isOver) throw new TemplateError("the template ends within a tag");
+    const token = this.upcoming;
+    this.#at += 1;
+    return token;
+  }
+
+  /** Whether these operators or names follow. */
+  isNext(...values: readonly string[]): boolean {
+    return values.every((value, i) => {
+      const token = this.#tokens[this.#at + i];
+      return (token?.kind === "operator" || token?.kind === "name") && token.value === value;
+    });
+  }
+
+  skip(...values: readonly string[]): boolean {
+    const isThere = this.isNext(...values);
+    if (isThere) this.#at += values.length;
+    return isThere;
+  }
+
+  expect(value: string): void {
+    if (!this.skip(value)) this.#wrong(`'${value}'`);
+  }
+
+  name(): string {
+    return this.upcoming.kind === "name" ? this.next().value : this.#wrong("a name");
+  }
+
+  /** The name of an argument that is given by name, which is consumed with its sign; null: another follows. */
+  keyword(): string | null {
+    const { kind, value } = this.upcoming;
+    return kind === "name" && this.skip(value, "=") ? value : null;
+  }
+
+  /** Parses entries with commas between them, up to the closing bracket. */
+  list<T>(close: string, entry: () => T): T[] {
+    const all: T[] = [];
+    while (!this.skip(close)) {
+      all.push(entry());
+      if (!this.isNext(close)) this.expect(",");
+    }
+    return all;
+  }
+
+  end(): void {
+    const { kind, value } = this.next();
+    if (kind !== "end") throw new TemplateError(`unexpected '${value}' at the end of a tag`);
+  }
+
+  #wrong(expected: string): never {
+    throw new TemplateError(`expected ${expected}, got '${this.next().value}'`);
+  }
 }
