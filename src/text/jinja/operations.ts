@@ -62,8 +62,7 @@ export function stripped(text: string, characters: Value, isLeft = true, isRight
     if (!isCut(one)) break;
   }
   for (let one = ""; isRight && start < end; end -= one.length) {
-    const isPair = /^[\ud800-\udbff][\udc00-\udfff]$/.test(text.slice(end - 2, end));
-    one = text.slice(isPair ? end - 2 : end - 1, end);
+    one = Array.from(text.slice(Math.max(start, end - 2), end)).at(-1) ?? "";
     if (!isCut(one)) break;
   }
   return text.slice(start, end);
@@ -94,9 +93,8 @@ function splitRight(text: string, separator: Value = null, max: Value = -1n): st
 }
 
 function partition(text: string, separator: Value): Value {
-  const [before = "", ...after] = text.split(textOf(separator));
-  const rest = after.join(textOf(separator));
-  return Tuple.of<Value>(before, after.length === 0 ? "" : separator, rest);
+  const [before = "", after] = split(text, textOf(separator), 1n);
+  return Tuple.of<Value>(before, after === undefined ? "" : separator, after ?? "");
 }
 
 export function replaced(text: string, from: string, to: string, max: Value = null): string {
