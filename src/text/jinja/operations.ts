@@ -192,7 +192,7 @@ const LIST: Readonly<Record<string, Act>> = {
 };
 
 /** Methods by type; their first argument is the object. */
-export const METHODS: Readonly<Record<string, ReadonlyMap<string, Callable>>> = {
+const METHODS: Readonly<Record<string, ReadonlyMap<string, Callable>>> = {
   // A text's methods are called with texts alone.
   str: functions(TEXT as Readonly<Record<string, Act>>),
   dict: functions(DICT),
