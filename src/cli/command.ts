@@ -60,15 +60,6 @@ export function commandOf<const N extends FieldName>(spec: CommandSpec<N>) {
   };
 }
 
-/** A hidden option for a renamed flag: its use, also by environment variable, is an error that names the new one. */
-export function renamed(flag: string, now: FieldName): Option {
-  const field = FIELDS[now];
-  const option = new Option(`${flag} <value>`).env(envName({ flag })).hideHelp();
-  return option.argParser(() => {
-    throw new InvalidArgumentError(`The flag is ${field.flag} now, and ${envName(field)}.`);
-  });
-}
-
 /**
  * The settings of `names` after parsing; absent fields without a default are null.
  * @throws AppError invalid_config: the configuration file is invalid.

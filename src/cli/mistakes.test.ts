@@ -1,16 +1,12 @@
 // Mistakes of a first day, on the command line: each ends with status 2 and a sentence that names what was given, and
 // what is wrong with it.
 
-import { afterEach, expect, spyOn, test } from "bun:test";
-import { spawnSync } from "node:child_process";
+import { expect, test } from "bun:test";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { ran } from "../../test/suite/command.ts";
 import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
-import { main } from "./cli.ts";
 import { EXIT_USAGE } from "./output.ts";
-
-const said = spyOn(console, "error").mockImplementation(() => {});
-afterEach(() => said.mockClear());
 
 const FOLDER = temporaryFolder("mistakes");
 const LINE = join(FOLDER, "line.json");
@@ -38,58 +34,43 @@ for (const [name, args, problem] of [
   ["no servers", ["verify", "--vllm"], "--vllm http://gpu-0:8000,http://gpu-1:8000"],
   ["no engines", ["rollout", LINE, ...OUT, "--llama", "0"], "--llama is 0; at least 1 engine"],
   ["no engines to compare", ["verify", "--llama", "0"], "--llama is 0; at least 1 engine"],
+  ["neither prompts nor --demo", ["rollout"], "no prompts: name a file of JSON lines, or give"],
+  ["both", ["rollout", "--demo", NONE], `--demo has its own prompts: leave out ${NONE}`],
+  ["no output", ["rollout", NONE], "--out RESPONSES.jsonl is required"],
+  [
+    "an unknown policy",
+    ["simulate", "--policies", "vllm"],
+    'is "vllm"; it is one of group, divided',
+  ],
+  [
+    "drafts of no kind",
+    ["rollout", "--compare", "seer:much"],
+    '--compare is "seer:much"; it is one',
+  ],
+  ["a policy twice", ["rollout", "--compare", "seer,group,seer"], "--compare has seer twice"],
 ] as const) {
   test(`mistakes: ${name}`, async () => {
-    expect(await main(args)).toBe(EXIT_USAGE);
-    expect(said.mock.calls.flat().join("\n")).toContain(problem);
+    const { status, err } = await ran(...args);
+    expect([status, err]).toEqual([EXIT_USAGE, expect.stringContaining(problem)]);
   });
 }
 
-test.each([
-  [["simulate", "--policies", "vllm"], '--policies is "vllm"; it is one of group, divided'],
-  [["rollout", "--demo", "--compare", "seer:much"], '--compare is "seer:much"; it is one of group'],
-  [["rollout", "--demo", "--compare", "seer,group,seer"], "--compare has seer twice"],
-])("mistakes: %j", async (args, problem) => {
-  const written = spyOn(process.stderr, "write").mockImplementation(() => true);
-  const status = await main(args);
-  const text = written.mock.calls.flat().join("");
-  written.mockRestore();
-  expect([status, text]).toEqual([EXIT_USAGE, expect.stringContaining(problem)]);
-});
-
 test("mistakes: a misspelt name in the environment", async () => {
   process.env.FORETOKEN_KVTOKEN = "64";
-  try {
-    expect(await main(["trace", NONE])).toBe(EXIT_USAGE);
-  } finally {
+  const { status, err } = await ran("trace", NONE).finally(() => {
     delete process.env.FORETOKEN_KVTOKEN;
-  }
+  });
   const problem =
     "FORETOKEN_KVTOKEN in the environment is not known; did you mean FORETOKEN_KV_TOKENS?";
-  expect(said.mock.calls.flat().join("\n")).toContain(problem);
+  expect([status, err]).toEqual([EXIT_USAGE, expect.stringContaining(problem)]);
 });
-
-test.each([[["rollout", LINE, ...OUT]], [["verify", LINE]]])(
-  "mistakes: the former name of --llama in the environment of %p",
-  (args) => {
-    const program = join(import.meta.dir, "..", "main.ts");
-    const env = { ...process.env, FORETOKEN_WORKERS: "2" };
-    const { status, stderr } = spawnSync(process.execPath, [program, ...args, "--model", LINE], {
-      env,
-      encoding: "utf8",
-    });
-    expect(stderr).toContain("--llama now, and FORETOKEN_LLAMA");
-    expect(status).toBe(EXIT_USAGE);
-  },
-);
 
 test("mistakes: a port in use", async () => {
   const taken = Bun.serve({ port: 0, hostname: "127.0.0.1", fetch: () => new Response() });
   try {
-    const port = String(taken.port);
-    expect(await main(["serve", "--port", port])).toBe(EXIT_USAGE);
-    const problem = `127.0.0.1:${port}: the port is in use by another process`;
-    expect(said.mock.calls.flat().join("\n")).toContain(problem);
+    const { status, err } = await ran("serve", "--port", String(taken.port));
+    const problem = `127.0.0.1:${taken.port}: the port is in use by another process`;
+    expect([status, err]).toEqual([EXIT_USAGE, expect.stringContaining(problem)]);
   } finally {
     await taken.stop(true);
   }

@@ -1,11 +1,11 @@
-import { beforeAll, expect, spyOn, test } from "bun:test";
+import { beforeAll, expect, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
-import { Command, CommanderError } from "commander";
+import { ran } from "../../test/suite/command.ts";
 import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
-import { AppError } from "../core/base/errors.ts";
-import { type ReplayReport, replayCommand } from "./replay-command.ts";
+import { EXIT_USAGE } from "./output.ts";
+import type { ReplayReport } from "./replay-command.ts";
 
 const folder = temporaryFolder("replay");
 const responsesPath = join(folder, "responses.jsonl");
@@ -30,40 +30,7 @@ beforeAll(() => {
   writeFileSync(tracePath, gzipSync(JSON.stringify({ name: "t", groups })));
 });
 
-interface Ran {
-  readonly status: number | null;
-  readonly out: string;
-  readonly err: string;
-}
-
-async function run(...args: string[]): Promise<Ran> {
-  let status: number | null = null;
-  let err = "";
-  const out = spyOn(console, "log").mockImplementation(() => {});
-  const warned = spyOn(console, "error").mockImplementation(() => {});
-  const command = replayCommand((value) => {
-    status = value;
-  }).exitOverride();
-  command.configureOutput({
-    writeErr: (text) => {
-      err += text;
-    },
-  });
-  const program = new Command("foretoken").addCommand(command);
-  try {
-    await program.parseAsync(["replay", ...args], { from: "user" });
-    const printed = out.mock.calls.map((call) => call.join(" ")).join("\n");
-    return { status, out: printed, err: warned.mock.calls.join("\n") };
-  } catch (error) {
-    if (error instanceof AppError)
-      return { status, out: "", err: `${error.code}: ${error.message}` };
-    if (error instanceof CommanderError) return { status, out: "", err };
-    throw error;
-  } finally {
-    out.mockRestore();
-    warned.mockRestore();
-  }
-}
+const run = (...args: string[]) => ran("replay", ...args);
 
 test("replay: both formats of the same responses give the same report, but for names and time", async () => {
   const { out: ours } = await run(responsesPath, "--json", "--quiet");
@@ -76,24 +43,24 @@ test("replay: both formats of the same responses give the same report, but for n
 
 test.each([
   [["--drafter", "magic"], '--drafter is "magic"; it is one of self, grouped, history'],
-  [["--engine-steps", "8,20"], 'usage: --engine-steps is "8,20"; it is REQUESTS,MS,US'],
-  [["--engine-steps", "8,x,1"], 'usage: --engine-steps is "8,x,1"'],
-  [["--engine-steps", "8.5,20,1"], 'usage: --engine-steps is "8.5,20,1"'],
-  [["--head", "0.7,0"], 'usage: --head is "0.7,0"; it is 1 to 15 shares'],
-  [["--head", "0.7,1.1"], 'usage: --head is "0.7,1.1"'],
-  [["--head", "x"], 'usage: --head is "x"'],
-  [["--head", Array(16).fill("1").join()], 'usage: --head is "1,1,1'],
+  [["--engine-steps", "8,20"], '--engine-steps is "8,20"; it is REQUESTS,MS,US'],
+  [["--engine-steps", "8,x,1"], '--engine-steps is "8,x,1"'],
+  [["--engine-steps", "8.5,20,1"], '--engine-steps is "8.5,20,1"'],
+  [["--head", "0.7,0"], '--head is "0.7,0"; it is 1 to 15 shares'],
+  [["--head", "0.7,1.1"], '--head is "0.7,1.1"'],
+  [["--head", "x"], '--head is "x"'],
+  [["--head", Array(16).fill("1").join()], '--head is "1,1,1'],
 ])("replay: %j is refused", async (flags, message) => {
   const { status, err } = await run(responsesPath, ...flags);
   expect(err).toContain(message);
-  expect(status).toBeNull();
+  expect(status).toBe(EXIT_USAGE);
 });
 
 test("replay: a file that is not there, is no trace by name, or is cut is refused by name", async () => {
   const other = join(folder, "trace.txt");
   const cut = join(folder, "cut.json.gz");
   writeFileSync(cut, readFileSync(tracePath).subarray(0, 60));
-  expect((await run(join(folder, "none.jsonl"))).err).toStartWith("usage: cannot read");
+  expect((await run(join(folder, "none.jsonl"))).err).toContain("cannot read");
   expect((await run(other)).err).toContain("trace.txt: its name must end with .jsonl");
   expect((await run(cut)).err).toContain("cut.json.gz");
 });

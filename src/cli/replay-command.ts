@@ -15,7 +15,7 @@ import { readGroups } from "../tools/replay/recordings.ts";
 import { DRAFTERS } from "../tools/replay/replay.ts";
 import { commandOf } from "./command.ts";
 import { formatCount } from "./format.ts";
-import { type Column, jsonOf, outputsOf, tableOf, textTable } from "./output.ts";
+import { type Column, jsonOf, outputsOf, tableOf } from "./output.ts";
 import { Status } from "./terminal.ts";
 
 /** Content of the report file. */
@@ -124,26 +124,37 @@ async function replayCell(
   return result;
 }
 
-/** By place, of --head; null: none was given. @throws AppError usage. */
-function acceptanceOf(text: string | null): readonly number[] | null {
+/** The numbers between commas in an option's value; null: none was given. @throws AppError usage: they are not `what`. */
+function numbersIn(
+  flag: string,
+  text: string | null,
+  what: string,
+  isFit: (numbers: readonly number[]) => boolean,
+): readonly number[] | null {
   if (text === null) return null;
-  const shares = text.split(",").map(Number);
-  const isFit = shares.every((share) => share > 0 && share <= 1);
-  if (isFit && shares.length <= HEAD_PLACES_MAX) return shares;
-  const what = `1 to ${HEAD_PLACES_MAX} shares between commas, each above 0 and up to 1`;
-  throw new AppError("usage", `--head is "${text}"; it is ${what}`);
+  const numbers = text.split(",").map(Number);
+  if (numbers.every(Number.isFinite) && isFit(numbers)) return numbers;
+  throw new AppError("usage", `${flag} is "${text}"; it is ${what}`);
 }
 
-/** The engine's step times of --engine-steps; null: none were given. @throws AppError usage. */
+/** How often a head's first, second, ... token is right. */
+function acceptanceOf(text: string | null): readonly number[] | null {
+  const what = `1 to ${HEAD_PLACES_MAX} shares between commas, each above 0 and up to 1`;
+  return numbersIn("--head", text, what, (shares) => {
+    return shares.length <= HEAD_PLACES_MAX && shares.every((share) => share > 0 && share <= 1);
+  });
+}
+
+/** The engine's step times. */
 function engineOf(text: string | null): EngineSteps | null {
-  if (text === null) return null;
-  const [batch = 0, stepMs = 0, rowUs = -1, ...more] = text.split(",").map(Number);
-  const isFit = Number.isInteger(batch) && batch >= 1 && stepMs > 0 && rowUs >= 0;
-  if (isFit && Number.isFinite(stepMs + rowUs) && more.length === 0) {
-    return { batch, stepMs, rowUs };
-  }
   const what = "REQUESTS,MS,US: a whole number from 1, a time above 0, and one from 0";
-  throw new AppError("usage", `--engine-steps is "${text}"; it is ${what}`);
+  const numbers = numbersIn("--engine-steps", text, what, (all) => {
+    const [batch = 0, stepMs = 0, rowUs = -1] = all;
+    return all.length === 3 && Number.isInteger(batch) && batch >= 1 && stepMs > 0 && rowUs >= 0;
+  });
+  if (numbers === null) return null;
+  const [batch = 0, stepMs = 0, rowUs = 0] = numbers;
+  return { batch, stepMs, rowUs };
 }
 
 const COLUMNS: readonly Column<CellResult>[] = [
@@ -160,35 +171,32 @@ const SEEN: Column<CellResult> = [
   ({ returning }) => returning?.accepted_plus_1.toFixed(3) ?? "",
 ];
 
-const HEAD_HEAD = [
-  "K",
-  ...HEAD_SYSTEMS.flatMap((system) => [system, "drafted/step"]),
-  "both / better of two",
-];
-
 /** Tokens of a response in a step (accepted + 1), by the draft tokens that it may have in one. */
 function headTable(file: string, results: readonly CellResult[]): string {
-  const [first] = results;
-  if (first === undefined) return basename(file);
-  const rows = HEAD_TOKENS.map((tokens) => {
-    const ofTokens = results.filter(({ budget }) => budget === tokens);
-    const gains = ofTokens.map((result) => result.accepted_plus_1);
-    const best = Math.max(...gains.slice(0, -1));
-    return [
-      String(tokens),
-      ...ofTokens.flatMap((one) => [
-        one.accepted_plus_1.toFixed(3),
-        one.drafted_per_step.toFixed(2),
-      ]),
-      times((gains.at(-1) ?? 0) / best),
-    ];
-  });
-  return `${titleOf(file, first)}\n${textTable(HEAD_HEAD, rows)}`;
+  const cellOf = (budget: number, of: (typeof HEAD_SYSTEMS)[number]) =>
+    results.find((one) => one.budget === budget && one.head?.system === of);
+  const gainOf = (budget: number, of: (typeof HEAD_SYSTEMS)[number]) =>
+    cellOf(budget, of)?.accepted_plus_1 ?? Number.NaN;
+  const columns = HEAD_SYSTEMS.flatMap((system): Column<number>[] => [
+    [system, (budget) => gainOf(budget, system).toFixed(3)],
+    ["drafted/step", (budget) => cellOf(budget, system)?.drafted_per_step.toFixed(2) ?? ""],
+  ]);
+  const better = (budget: number) => Math.max(gainOf(budget, "head"), gainOf(budget, "table"));
+  const table = tableOf(HEAD_TOKENS, [
+    ["K", String],
+    ...columns,
+    ["both / better of two", (budget) => times(gainOf(budget, "both") / better(budget))],
+  ]);
+  return titled(file, results, table);
 }
 
-function titleOf(file: string, { groups, responses, tokens }: CellResult): string {
-  const size = `${formatCount(groups)} groups, ${formatCount(responses)} responses, ${formatCount(tokens)} tokens`;
-  return `${basename(file)}: ${size}`;
+/** The table of a file's results under what the file has. */
+function titled(file: string, [first]: readonly CellResult[], table: string): string {
+  if (first === undefined) return basename(file);
+  const size = (["groups", "responses", "tokens"] as const).map(
+    (of) => `${formatCount(first[of])} ${of}`,
+  );
+  return `${basename(file)}: ${size.join(", ")}\n${table}`;
 }
 
 function fileTable(
@@ -196,11 +204,10 @@ function fileTable(
   results: readonly CellResult[],
   engine: EngineSteps | null,
 ): string {
-  const [first] = results;
-  if (first === undefined) return basename(file);
-  const columns = [...COLUMNS, ...(first.returning === null ? [] : [SEEN])];
+  const columns = [...COLUMNS];
+  if (results[0]?.returning != null) columns.push(SEEN);
   if (engine !== null) columns.push(["speed-up", (result) => times(speedUp(result, engine))]);
-  return `${titleOf(file, first)}\n${tableOf(results, columns)}\n${verdictOf(results, engine)}`;
+  return titled(file, results, `${tableOf(results, columns)}\n${verdictOf(results, engine)}`);
 }
 
 const times = (ratio: number): string => `${ratio.toFixed(2)}x`;

@@ -17,7 +17,7 @@ import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../host/installation.ts";
 import { journalsIn } from "../host/journal-file.ts";
 import { comparisonPage, pagePath } from "../observe/picture/page.ts";
 import { linesOf } from "../server/rollouts/response-line.ts";
-import { commandOf, givenFields, refuseGiven, renamed } from "./command.ts";
+import { commandOf, givenFields, refuseGiven } from "./command.ts";
 import {
   EXIT_FAILED,
   EXIT_INTERRUPTED,
@@ -28,11 +28,18 @@ import {
 import { openPricedModel, PRICED } from "./priced-model.ts";
 import { progressDisplay } from "./progress.ts";
 import { checkRoom, loadPrompts, longestIn, type PromptFile, planOfPrompts } from "./prompts.ts";
-import { busyNotes, equalResponses, measured, withRounds } from "./rounds.ts";
+import {
+  areEqual,
+  busyNotes,
+  equalResponses,
+  measured,
+  type Runs,
+  speedups,
+  withRounds,
+} from "./rounds.ts";
 import { EMBEDDED_ONLY } from "./serve-command.ts";
 import { untilSignal } from "./signals.ts";
-import { areEqual, speedups } from "./speedup.ts";
-import { comparisonTable, type Runs } from "./table.ts";
+import { comparisonTable } from "./table.ts";
 
 /** Seconds for servers to load, where --start-s is not given. */
 const START_S = 60;
@@ -79,7 +86,6 @@ export const rolloutCommand = commandOf({
   help: EXAMPLES,
   fields: FIELD_NAMES,
   defaults: { startS: START_S, llama: 2 },
-  options: [renamed("--workers", "llama")],
   run: async (given, [prompts], command) => {
     const settings = given.demo ? withDemo(command, given) : given;
     if (settings.worker.length > 0) {

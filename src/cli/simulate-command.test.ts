@@ -1,13 +1,13 @@
 // `foretoken simulate` as its user calls it, on the report of an iteration that takes some milliseconds.
 
-import { beforeAll, expect, spyOn, test } from "bun:test";
+import { beforeAll, expect, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { ran } from "../../test/suite/command.ts";
 import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { POLICY_NAMES, schedulerFor } from "../core/schedule/policies.ts";
 import { loadCore } from "../core/wasm/load.ts";
 import { Simulation } from "../tools/simulate/simulation.ts";
-import { main } from "./cli.ts";
 
 const scratch = temporaryFolder("simulate");
 const trace = join(scratch, "report.json");
@@ -44,21 +44,8 @@ beforeAll(async () => {
   writeFileSync(trace, JSON.stringify({ runs }));
 });
 
-async function run(...args: string[]): Promise<{ status: number; out: string; err: string }> {
-  const out = spyOn(console, "log").mockImplementation(() => {});
-  const err = spyOn(console, "error").mockImplementation(() => {});
-  try {
-    const status = await main(["simulate", ...args]);
-    const textOf = (spy: typeof out) => spy.mock.calls.map((call) => call.join(" ")).join("\n");
-    return { status, out: textOf(out), err: textOf(err) };
-  } finally {
-    out.mockRestore();
-    err.mockRestore();
-  }
-}
-
 test("simulate: the table is labelled as simulated, says what was recorded and names every policy", async () => {
-  const { status, out } = await run("--trace", trace);
+  const { status, out } = await ran("simulate", "--trace", trace);
   expect(status).toBe(0);
   expect(out).toStartWith("SIMULATED from divided <b>, recorded: ");
   expect(out).toContain("6 responses on 2 engines; a step takes ");
@@ -67,9 +54,8 @@ test("simulate: the table is labelled as simulated, says what was recorded and n
 
 test("simulate: the report has the promised shape, and its page loads nothing and runs nothing", async () => {
   const report = join(scratch, "simulated.json");
-  const { status, out } = await run(
-    ...["--trace", trace, "--policies", "group,seer", "--quiet", "--report", report],
-  );
+  const args = ["--trace", trace, "--policies", "group,seer", "--quiet", "--report", report];
+  const { status, out } = await ran("simulate", ...args);
   expect([status, out]).toEqual([0, ""]);
   const { simulated, recorded, runs } = JSON.parse(readFileSync(report, "utf8"));
   expect(simulated).toBe(true);
@@ -88,8 +74,15 @@ test("simulate: the report has the promised shape, and its page loads nothing an
 
 test("simulate: a report of its own can be simulated again", async () => {
   const report = join(scratch, "again.json");
-  await run("--trace", trace, "--policies", "seer", "--quiet", "--report", report);
-  const { status, out } = await run("--trace", report, "--policies", "divided", "--json");
+  await ran("simulate", "--trace", trace, "--policies", "seer", "--quiet", "--report", report);
+  const { status, out } = await ran(
+    "simulate",
+    "--trace",
+    report,
+    "--policies",
+    "divided",
+    "--json",
+  );
   expect(status).toBe(0);
   expect(JSON.parse(out).recorded).toMatchObject({ name: "seer", responses: 6 });
 });
@@ -104,7 +97,7 @@ test("simulate: wrong input names what is wrong", async () => {
     [["--trace", trace, "--report", trace], "the command reads it"],
   ];
   for (const [args, told] of wrong) {
-    const { status, err } = await run(...args);
+    const { status, err } = await ran("simulate", ...args);
     expect([status, err]).toEqual([2, expect.stringContaining(told)]);
   }
 });

@@ -2,12 +2,11 @@ import { expect, test } from "bun:test";
 import { stripVTControlCharacters } from "node:util";
 import { ROLLOUT_FIGURES, sumsOf, WORKER_FIGURES } from "../core/rollout/figures.ts";
 import type { WorkerReport } from "../core/rollout/meter.ts";
-import type { RoundsReport } from "./rounds.ts";
+import type { RoundsReport, Runs } from "./rounds.ts";
 import * as tables from "./table.ts";
 
 // Tests may run on a terminal with colours.
-const comparisonTable = (runs: tables.Runs) =>
-  stripVTControlCharacters(tables.comparisonTable(runs));
+const comparisonTable = (runs: Runs) => stripVTControlCharacters(tables.comparisonTable(runs));
 const describeRatio = (...of: Parameters<typeof tables.describeRatio>) =>
   stripVTControlCharacters(tables.describeRatio(...of));
 

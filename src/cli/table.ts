@@ -4,11 +4,8 @@
 import type { WorkerReport } from "../core/rollout/meter.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
 import { type Column, tableOf, textTable } from "./output.ts";
-import { median, type Round, type RoundsReport } from "./rounds.ts";
+import { median, type Round, type RoundsReport, type Runs } from "./rounds.ts";
 import { paint } from "./terminal.ts";
-
-/** Runs by name, in the order in which they ran. */
-export type Runs = Readonly<Record<string, RoundsReport>>;
 
 /** Limit of runs beside the first in one table; further runs follow in another. */
 const OTHERS_MAX = 2;

@@ -7,7 +7,7 @@ import { operatorLog } from "../compose/operator-log.ts";
 import type { Settings } from "../config/fields.ts";
 import { BUNDLED_PROMPTS } from "../host/installation.ts";
 import { compareRuns, type VerifyReport } from "../tools/verify/compare-runs.ts";
-import { commandOf, renamed } from "./command.ts";
+import { commandOf } from "./command.ts";
 import { EXIT_FAILED } from "./output.ts";
 import { progressDisplay } from "./progress.ts";
 import { checkRoom, loadPrompts, longestIn, planOfPrompts } from "./prompts.ts";
@@ -48,7 +48,7 @@ export const verifyCommand = commandOf({
   help: SERVERS_HELP,
   fields: FIELD_NAMES,
   defaults: DEFAULTS,
-  options: [VLLM, renamed("--workers", "llama")],
+  options: [VLLM],
   run: (settings, [prompts = BUNDLED_PROMPTS], command) => {
     const { vllm } = command.opts<{ vllm?: string | true }>();
     return vllm === undefined ? verify(prompts, settings) : verifyServers(vllm, prompts, settings);

@@ -44,7 +44,10 @@ const CONTROL_MS = 600_000;
  * interrupted: by `signal`, before the engines serve.
  */
 export async function runRollout(job: RolloutJob): Promise<RunReport> {
-  const engines = new Engines(job);
+  const failed = Promise.withResolvers<never>();
+  // Whoever waits for it gets the error.
+  failed.promise.catch(() => undefined);
+  const engines = new Engines(job, failed.reject);
   const running = await openSidecar({
     ...job,
     retryGraceMs: 0,
@@ -58,35 +61,32 @@ export async function runRollout(job: RolloutJob): Promise<RunReport> {
       workerChanged: (member) => engines.changed(member),
       broken: (error) => {
         job.events.broken(error);
-        engines.fail(error);
+        failed.reject(error);
       },
     },
   });
   try {
-    const report = engines.serve(running).then(() => rolledOut(job, running, engines.failed));
-    return await Promise.race([report, engines.failed]);
+    const report = engines.serve(running).then(() => rolledOut(job, running, failed));
+    return await Promise.race([report, failed.promise]);
   } finally {
     engines.release();
     await running.stop();
   }
 }
 
-/** Watches the engines: when all of them serve, and when none is left. */
+/** Watches the engines: when all of them serve, and when none is left. `fail` ends the rollout. */
 class Engines {
   readonly #job: RolloutJob;
+  readonly #fail: (error: unknown) => void;
   readonly #serving = Promise.withResolvers<void>();
-  readonly #failed = Promise.withResolvers<never>();
   #running: RunningSidecar | null = null;
   #problem = "no engine has answered";
   #timer: ReturnType<typeof setTimeout> | undefined;
-  readonly fail = this.#failed.reject;
-  readonly failed = this.#failed.promise;
-  readonly #stopped = () => this.fail(new AppError("interrupted", "stopped by a signal"));
+  readonly #stopped = () => this.#fail(new AppError("interrupted", "stopped by a signal"));
 
-  constructor(job: RolloutJob) {
+  constructor(job: RolloutJob, fail: (error: unknown) => void) {
     this.#job = job;
-    // Whoever waits for it gets the error.
-    this.failed.catch(() => undefined);
+    this.#fail = fail;
   }
 
   async serve(running: RunningSidecar): Promise<void> {
@@ -95,7 +95,7 @@ class Engines {
     signal.addEventListener("abort", this.#stopped);
     if (signal.aborted) this.#stopped();
     if (startS !== null) this.#timer = setTimeout(() => this.#giveUp(), startS * 1000);
-    running.opened.then(() => startS === null && this.#giveUp(), this.fail);
+    running.opened.then(() => startS === null && this.#giveUp(), this.#fail);
     if (running.hasStarted()) this.#serving.resolve();
     await this.#serving.promise;
     this.release();
@@ -111,8 +111,8 @@ class Engines {
     if (this.#running?.hasStarted()) {
       this.#serving.resolve();
       if (this.#running.sidecar.rollout.workers.length > 0) return;
-      this.fail(new AppError("no_worker", `${problem}; no other engine is left`));
-    } else if (state === "fenced") this.fail(new AppError("invalid_config", problem));
+      this.#fail(new AppError("no_worker", `${problem}; no other engine is left`));
+    } else if (state === "fenced") this.#fail(new AppError("invalid_config", problem));
     else if (state !== "ready" && problem !== this.#problem) {
       this.#problem = problem;
       this.#job.note(`waiting for ${problem}`);
@@ -123,7 +123,7 @@ class Engines {
     if (this.#running?.hasStarted()) return;
     const { startS } = this.#job;
     const how = startS === null ? "" : ` (after ${startS} s; --start-s)`;
-    this.fail(new AppError("worker_failed", `${this.#problem}${how}`));
+    this.#fail(new AppError("worker_failed", `${this.#problem}${how}`));
   }
 }
 
@@ -131,27 +131,27 @@ class Engines {
 async function rolledOut(
   job: RolloutJob,
   running: RunningSidecar,
-  failed: Promise<never>,
+  failed: PromiseWithResolvers<never>,
 ): Promise<RunReport> {
-  const { onGroup, signal } = job;
+  const { signal } = job;
   const { rollout } = running.sidecar;
   const run = await begun(job, running);
-  const over = Promise.withResolvers<RunReport>();
-  const rejecting = (act: () => void) => () => {
+  const over = Promise.withResolvers<void>();
+  const ending = (act: () => void) => () => {
     try {
       act();
     } catch (error) {
-      over.reject(error);
+      failed.reject(error);
     }
   };
   const handedOut = new Set<RunGroup>();
   const handOut = (group: RunGroup, finished: readonly RolloutRequest[]) => {
     if (handedOut.has(group) || finished.length === 0) return;
     handedOut.add(group);
-    onGroup(group.id, finished);
+    job.onGroup(group.id, finished);
   };
   let seen = 0;
-  const news = rejecting(() => {
+  const news = ending(() => {
     // Called for each group, of which there may be hundreds of thousands.
     for (; seen < run.finishedGroups.length; seen += 1) {
       const group = present(run.finishedGroups[seen], "a finished group stays");
@@ -160,9 +160,9 @@ async function rolledOut(
     if (run.state === "failed" && handedOut.size < run.groups.length) {
       throw new AppError("worker_failed", run.problem ?? "the rollout failed");
     }
-    if (run.state !== "running") over.resolve(reportOf(job, run, running));
+    if (run.state !== "running") over.resolve();
   });
-  const interrupt = rejecting(() => {
+  const interrupt = ending(() => {
     rollout.stop();
     for (const group of run.groups) handOut(group, group.requests.filter(isWhole));
     // The same job goes on from its journal.
@@ -176,9 +176,9 @@ async function rolledOut(
   try {
     if (signal.aborted) interrupt();
     news();
-    const report = await Promise.race([over.promise, failed]);
+    await Promise.race([over.promise, failed.promise]);
     show();
-    return report;
+    return reportOf(job, run, running);
   } finally {
     clearInterval(timer);
     signal.removeEventListener("abort", interrupt);

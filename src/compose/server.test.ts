@@ -258,3 +258,25 @@ test("chats: a template beyond the engine is named at the start; chats end with 
     await running.stop();
   }
 });
+
+type Operation = { parameters: { in: string }[]; responses: { 200: { content?: object } } };
+
+test("openapi: every GET route answers in the documented form", async () => {
+  const engines = new Engines();
+  const running = await startServer(optionsOf(engines));
+  const get = (path: string) => fetch(new URL(path, running.url));
+  const { paths }: { paths: Record<string, { get?: Operation }> } = JSON.parse(
+    await (await get("/openapi.json")).text(),
+  );
+  for (const [path, { get: operation }] of Object.entries(paths)) {
+    if (operation === undefined || operation.parameters.some((one) => one.in === "path")) continue;
+    const answer = await get(path);
+    // Simulated engines have no control plane.
+    if (answer.status === 404) continue;
+    const [wanted = null] = Object.keys(operation.responses[200].content ?? {});
+    const type = answer.headers.get("content-type")?.split(";")[0] ?? null;
+    expect([path, answer.status, type]).toEqual([path, 200, wanted]);
+    await answer.text();
+  }
+  await running.stop();
+});

@@ -158,10 +158,7 @@ export const FIELDS = {
     help: "output file: a line for every response (required); until the end it is FILE.PID.part, which a group is in when it has finished",
   }),
   traceOut: text("--out TRACE.json", { help: "file for the trace", otherwise: "standard output" }),
-  host: text("--host HOST", {
-    default: "127.0.0.1",
-    help: "address to listen on",
-  }),
+  host: text("--host HOST", { default: "127.0.0.1", help: "address to listen on" }),
   insecure: toggle(
     "--insecure",
     "listen beyond loopback without a token: whoever reaches the port can use it, and load weights",
@@ -197,11 +194,7 @@ export const FIELDS = {
   worker: list("--worker URL", {
     help: "engine: http://HOST:PORT of a vLLM or SGLang server; repeatable",
   }),
-  llama: integer("--llama N", {
-    range: [0, 64],
-    default: 0,
-    help: "embedded engines to run",
-  }),
+  llama: integer("--llama N", { range: [0, 64], default: 0, help: "embedded engines to run" }),
   contextTokens: integer("--max-model-len N", {
     range: [16, 16_777_216],
     help: "maximum of prompt + output tokens of a request, on an embedded engine or a vLLM server that is started",
