@@ -3,7 +3,7 @@
 
 import { cpus } from "node:os";
 import type { Command } from "commander";
-import { type EngineSources, enginesOf } from "../compose/engines.ts";
+import { EngineSources } from "../compose/engines.ts";
 import { stderrLog } from "../compose/log.ts";
 import type { ModelSide } from "../compose/model.ts";
 import { operatorLog } from "../compose/operator-log.ts";
@@ -215,7 +215,7 @@ async function openEngines(settings: RolloutSettings, signal: AbortSignal): Prom
   };
   try {
     const named = { ...settings, model: path, servedModelName: null, embedded: own };
-    const engines = enginesOf(named, log);
+    const engines = new EngineSources(named, log);
     const model = await engines.model(wait, () => []);
     const file = priced?.name ?? settings.model ?? "foretoken-3m-q8_0.gguf (bundled)";
     return { engines, model, name: areServers ? model.names[0] : file };

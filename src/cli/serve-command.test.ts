@@ -36,19 +36,26 @@ test("serve: a signal while engines are being opened ends it", async () => {
   }
 });
 
+/** Starts the tool, and a request of so many tokens; returns its answer when the request is in flight. */
+async function requested(tool: ToolProcess, max_tokens: number): Promise<Promise<Response>[]> {
+  await tool.listens();
+  const { http } = tool;
+  await until(() => http.isServing(), "the engine");
+  await http.post("/pause?mode=keep", {});
+  const body = { prompt: "<|user|>", max_tokens, ignore_eos: true };
+  const made = http.post("/v1/completions", body);
+  made.catch(() => {});
+  const unfinished = () => http.metric("foretoken_requests_unfinished");
+  await until(async () => (await unfinished()) === 1, "a request in flight");
+  return [made];
+}
+
 engineTest("serve: the end of its parent ends it, with a request in flight", async () => {
   const parent = Bun.spawn(["sleep", "600"]);
   const tool = new ToolProcess(EMBEDDED, { env: { FORETOKEN_PARENT: `${parent.pid}` } });
   try {
-    await tool.listens();
-    const { http } = tool;
-    await until(() => http.isServing(), "the engine");
-    await http.post("/pause?mode=keep", {});
-    const body = { prompt: "<|user|>", max_tokens: 3000, ignore_eos: true, min_tokens: 3000 };
-    http.post("/v1/completions", body).catch(() => {});
-    const unfinished = () => http.metric("foretoken_requests_unfinished");
-    await until(async () => (await unfinished()) === 1, "a request in flight");
-    await http.post("/resume", {});
+    await requested(tool, 3000);
+    await tool.http.post("/resume", {});
     expect(tool.hasEnded).toBe(false);
     parent.kill("SIGKILL");
     await tool.exited;
@@ -63,22 +70,15 @@ engineTest(
   async () => {
     const tool = new ToolProcess(EMBEDDED, { program: ["npx", "--offline", "foretoken"] });
     try {
-      await tool.listens();
-      const { http } = tool;
-      await until(() => http.isServing(), "the engine");
-      await http.post("/pause?mode=keep", {});
-      const body = { prompt: "<|user|>", max_tokens: 300, ignore_eos: true };
-      const made = http.post("/v1/completions", body);
-      const unfinished = () => http.metric("foretoken_requests_unfinished");
-      await until(async () => (await unfinished()) === 1, "a request in flight");
+      const [made] = await requested(tool, 300);
       tool.signal("SIGTERM");
       await until(
         () => tool.line(/draining/) !== null,
         () => tool.text,
         10_000,
       );
-      await http.post("/resume", {});
-      expect(await (await made).json()).toMatchObject({ usage: { completion_tokens: 300 } });
+      await tool.http.post("/resume", {});
+      expect(await (await made)?.json()).toMatchObject({ usage: { completion_tokens: 300 } });
       // Both outputs are closed when the last process that writes to them has ended.
       await tool.exited;
     } finally {

@@ -2,8 +2,9 @@
 
 import type { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
-import { type EngineSettings, enginesOf } from "../compose/engines.ts";
+import { EngineSources } from "../compose/engines.ts";
 import { type Log, stderrLog } from "../compose/log.ts";
+import type { EngineSettings } from "../compose/model.ts";
 import { type Ending, operatorLog } from "../compose/operator-log.ts";
 import { serveUntilStopped } from "../compose/server.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
@@ -107,7 +108,7 @@ export async function serveOver(
   const broken = Promise.withResolvers<never>();
   broken.promise.catch(() => undefined);
   const events = operatorLog(log, broken.reject);
-  const engines = enginesOf(named, events);
+  const engines = new EngineSources(named, events);
   const weightsRoots = await rootsFor(settings.host, settings.weightsRoot);
   const options = {
     host: settings.host,

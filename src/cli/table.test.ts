@@ -1,14 +1,13 @@
 import { expect, test } from "bun:test";
 import { stripVTControlCharacters } from "node:util";
-import { ROLLOUT_FIGURES, sumsOf, WORKER_FIGURES } from "../core/rollout/figures.ts";
+import { POOL_FIGURES, ROLLOUT_FIGURES, sumsOf, WORKER_FIGURES } from "../core/rollout/figures.ts";
 import type { WorkerReport } from "../core/rollout/meter.ts";
 import type { RoundsReport, Runs } from "./rounds.ts";
 import * as tables from "./table.ts";
 
 // Tests may run on a terminal with colours.
 const comparisonTable = (runs: Runs) => stripVTControlCharacters(tables.comparisonTable(runs));
-const describeRatio = (...of: Parameters<typeof tables.describeRatio>) =>
-  stripVTControlCharacters(tables.describeRatio(...of));
+const { describeRatio } = tables;
 
 function workerOf(worker: number): WorkerReport {
   return {
@@ -29,52 +28,29 @@ function workerOf(worker: number): WorkerReport {
   };
 }
 
+/** Figures that no test names are 0. */
 function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
   const { wall_s = 17.84, tail_s = 8.31 } = overrides;
-  return {
-    ...sumsOf(ROLLOUT_FIGURES, []),
-    ...sumsOf(WORKER_FIGURES, []),
+  const none = { ...sumsOf(ROLLOUT_FIGURES, []), ...sumsOf(WORKER_FIGURES, []) };
+  const run: Partial<RoundsReport> = {
+    ...none,
     rounds: [{ wall_s, tail_s, cpu_s: 2 * wall_s, engine_s: wall_s - 1, others_cpu_share: 0 }],
-    timeline: { chunk_columns: [], responses: [], responses_left_out: 0, workers: [] },
-    policy: "group",
     draft: "off",
-    deterministic: false,
-    weight_epoch: 0,
-    weight_epochs: [0],
-    finish_reasons: { stop: 128, length: 0, abort: 0 },
-    returned_requests: 128,
-    length_bias: 0,
-    carried_groups: 0,
-    added_groups: 0,
-    added_requests: 0,
-    given_up_groups: 0,
     groups: 16,
     requests: 128,
     finished_requests: 128,
-    wall_s,
     output_tokens: 35_328,
     output_tokens_per_s: 1980.3,
-    tail_s,
     preemptions: 62,
     recomputed_tokens: 21_340,
     chunks: 128,
     mean_acceptance_length: 1,
     tokens_per_step: 1,
-    kv_pool: {
-      memory_bytes_peak: 0,
-      disk_bytes_peak: 0,
-      puts: 0,
-      hits: 0,
-      misses: 0,
-      corrupt: 0,
-      evictions: 0,
-      disk_errors: 0,
-    },
-    kv_moves: null,
+    kv_pool: { ...sumsOf(POOL_FIGURES, []), memory_bytes_peak: 0, disk_bytes_peak: 0 },
     workers: [workerOf(0), workerOf(1)],
-    interrupted: false,
     ...overrides,
   };
+  return run as RoundsReport;
 }
 
 const group = runOf();
@@ -164,20 +140,17 @@ test("comparisonTable: an interrupted run is marked and not compared", () => {
   expect(row(table, "responses finished")).toEqual(["128 of 128", "40 of 128"]);
 });
 
-test("describeRatio: names the direction", () => {
-  const ratios: [...Parameters<typeof describeRatio>, string][] = [
-    ["time", 10, 5, "2.00x faster"],
-    ["time", 5, 10, "2.00x slower"],
-    ["rate", 10, 5, "2.00x less"],
-    ["rate", 5, 10, "2.00x more"],
-    ["count", 50, 4, "12.5x fewer"],
-    ["count", 4, 50, "12.5x more"],
-    ["count", 0, 4, "from none"],
-    ["count", 4, 0, "none"],
-    ["count", 0, 0, "same"],
-    ["time", 10, 10.04, "same"],
-  ];
-  for (const [kind, from, to, text] of ratios) {
-    expect(describeRatio(kind, from, to)).toBe(text);
-  }
+test.each([
+  ["time", 10, 5, "2.00x faster"],
+  ["time", 5, 10, "2.00x slower"],
+  ["rate", 10, 5, "2.00x less"],
+  ["rate", 5, 10, "2.00x more"],
+  ["count", 50, 4, "12.5x fewer"],
+  ["count", 4, 50, "12.5x more"],
+  ["count", 0, 4, "from none"],
+  ["count", 4, 0, "none"],
+  ["count", 0, 0, "same"],
+  ["time", 10, 10.04, "same"],
+] as const)("describeRatio: of a %s, %d to %d is %s", (kind, from, to, text) => {
+  expect(stripVTControlCharacters(describeRatio(kind, from, to))).toBe(text);
 });

@@ -2,7 +2,7 @@
 // compared (tools/verify); or on running servers (verify-servers.ts).
 
 import { Option } from "commander";
-import { enginesOf } from "../compose/engines.ts";
+import { EngineSources } from "../compose/engines.ts";
 import { operatorLog } from "../compose/operator-log.ts";
 import type { Settings } from "../config/fields.ts";
 import { BUNDLED_PROMPTS } from "../host/installation.ts";
@@ -65,7 +65,7 @@ async function verify(path: string, settings: VerifySettings): Promise<number> {
       () => {},
       () => {},
     );
-    return enginesOf({ ...files, servedModelName: null, embedded }, log);
+    return new EngineSources({ ...files, servedModelName: null, embedded }, log);
   };
   const full = engines(engineCount(settings.llama), slots);
   const wait = { tried: () => {}, signal: new AbortController().signal };

@@ -5,50 +5,14 @@ import { totalmem } from "node:os";
 import { AppError } from "../core/base/errors.ts";
 import type { EngineNotice } from "../engines/kind.ts";
 import { engineKind, serverOf } from "../engines/kinds.ts";
-import type { LlamaModel, LlamaWorkerOptions } from "../engines/llama/open.ts";
 import { VllmWorker } from "../engines/vllm/worker.ts";
 import type { WorkerSource } from "../fleet/engines.ts";
 import type { PoolOptions } from "../host/embedded-pool.ts";
 import { wallClock } from "../host/system.ts";
 import type { EngineAddress } from "../server/worker-registry.ts";
 import { losslessness } from "../tools/doctor/sampling-check.ts";
-import { type ModelSide, type ModelWait, openModelSide } from "./model.ts";
+import { type EngineSettings, type ModelSide, type ModelWait, openModelSide } from "./model.ts";
 import type { OperatorLog } from "./operator-log.ts";
-
-export interface EngineSettings {
-  /** URLs of the engines. */
-  readonly worker: readonly string[];
-  /** Token for the engines named here; null: none. */
-  readonly workerToken: string | null;
-  /** Hugging Face directory of the tokenizer; null: an engine's own, or that of the GGUF file. */
-  readonly tokenizer: string | null;
-  readonly servedModelName: string | null;
-  /** GGUF file of the model; null: the bundled one, if any is needed. */
-  readonly model: string | null;
-  /** Settings of embedded engines; null: there are none. */
-  readonly embedded: EmbeddedSettings | null;
-}
-
-type EmbeddedOptions = Omit<LlamaWorkerOptions, "workerId" | "epoch">;
-
-export interface EmbeddedSettings extends Omit<EmbeddedOptions, "contextTokens"> {
-  readonly count: number;
-  readonly deterministic: boolean;
-}
-
-/** Sources of the engines, and the facts known about their model. */
-export interface EngineSources {
-  /** Finds the engines' model. `registered`: engines that clients have named so far. */
-  model(wait: ModelWait, registered: () => readonly EngineAddress[]): Promise<ModelSide>;
-  /** `contextTokensMax`: the longest request, for which each embedded engine has room. Default: as much as its KV holds. */
-  sources(model: ModelSide, contextTokensMax?: number): WorkerSource[];
-  /** The source for an engine that a client named. @throws AppError usage: its URL is not an engine's. */
-  sourceOf(engine: EngineAddress): WorkerSource;
-  /** Whether settings name engines; false: the server starts without any, and waits for clients to name some. */
-  readonly hasFixed: boolean;
-  /** Options of the KV pool that the engines need. */
-  readonly pool: PoolOptions;
-}
 
 const MIB = 1024 * 1024;
 /** Limit of the pool's DRAM: a sixteenth of the machine's; engines and their models need more. */
@@ -61,51 +25,64 @@ const POOL: PoolOptions = {
 /** vLLM servers hand no KV to the sidecar's pool. */
 const NO_POOL: PoolOptions = { poolMemoryBytes: 0, poolDiskBytes: 0, poolDir: null };
 
-/** The sources of the engines that settings name. @throws AppError usage: a URL is no kind of engine's. */
-export function enginesOf(settings: EngineSettings, log: OperatorLog): EngineSources {
-  const { worker, workerToken, embedded, model, tokenizer, servedModelName: servedName } = settings;
-  const llamaCount = embedded?.count ?? 0;
-  const named = worker.map((url) => ({ url, token: workerToken }));
-  // An invalid URL is reported before any wait.
-  const fixed = named.map((engine) => servedSource(engine, log));
-  const own = (engine: EngineAddress) => withToken(engine, named);
-  const haveKv = worker.some((url) => serverOf(url) === null) || llamaCount > 0;
-  const hasFixed = worker.length + llamaCount > 0;
-  return {
-    model: (wait, registered) => {
-      const engines = () => [...named, ...registered().map(own)];
-      const deterministic = embedded?.deterministic ?? false;
-      return openModelSide(
-        { engines, llamaCount, model, tokenizer, servedName, deterministic },
-        wait,
-      );
-    },
-    sources: ({ llama }, contextTokensMax = Number.POSITIVE_INFINITY) => {
-      if (embedded === null || llama === null) return fixed;
-      const contextTokens = Math.min(llama.info.contextTokens, embedded.kvTokens, contextTokensMax);
-      return [...fixed, ...embeddedSources(llama, { ...embedded, contextTokens })];
-    },
-    sourceOf: (engine) => servedSource(own(engine), log),
-    hasFixed,
-    pool: haveKv || !hasFixed ? POOL : NO_POOL,
-  };
-}
+/** The engines that settings name: their sources, and the facts known about their model. */
+export class EngineSources {
+  /** Whether settings name engines; false: the server starts without any, and waits for clients to name some. */
+  readonly hasFixed: boolean;
+  /** Options of the KV pool that the engines need. */
+  readonly pool: PoolOptions;
+  readonly #settings: EngineSettings;
+  readonly #named: readonly EngineAddress[];
+  readonly #fixed: readonly WorkerSource[];
+  readonly #log: OperatorLog;
 
-/** The address with its token. An engine named by the operator may leave and come back: it alone gets the operator's token. */
-function withToken({ url, token }: EngineAddress, named: readonly EngineAddress[]): EngineAddress {
-  const own = named.find((one) => URL.parse(one.url)?.href === URL.parse(url)?.href);
-  return { url, token: token ?? own?.token ?? null };
-}
+  /** @throws AppError usage: a URL is no kind of engine's, which is reported before any wait. */
+  constructor(settings: EngineSettings, log: OperatorLog) {
+    const { worker, workerToken: token, embedded } = settings;
+    this.#settings = settings;
+    this.#log = log;
+    this.#named = worker.map((url) => ({ url, token }));
+    this.#fixed = this.#named.map((engine) => servedSource(engine, log));
+    const count = embedded?.count ?? 0;
+    const haveKv = worker.some((url) => serverOf(url) === null) || count > 0;
+    this.hasFixed = worker.length + count > 0;
+    this.pool = haveKv || !this.hasFixed ? POOL : NO_POOL;
+  }
 
-function embeddedSources(
-  model: LlamaModel,
-  { count, deterministic: _, ...options }: EmbeddedSettings & EmbeddedOptions,
-): WorkerSource[] {
-  return Array.from({ length: count }, (_, index) => ({
-    name: `embedded engine ${index}`,
-    keepsWeights: false,
-    open: ({ workerId, epoch }) => model.openWorker({ workerId, epoch, ...options }),
-  }));
+  /** Finds the engines' model. `registered`: engines that clients have named so far. */
+  model(wait: ModelWait, registered: () => readonly EngineAddress[]): Promise<ModelSide> {
+    const engines = () => [...this.#named, ...registered().map((one) => this.#withToken(one))];
+    return openModelSide(this.#settings, engines, wait);
+  }
+
+  /** `contextTokensMax`: the longest request, for which each embedded engine has room. Default: as much as its KV holds. */
+  sources({ llama }: ModelSide, contextTokensMax = Number.POSITIVE_INFINITY): WorkerSource[] {
+    const { embedded } = this.#settings;
+    if (embedded === null || llama === null) return [...this.#fixed];
+    const { count, deterministic: _, ...options } = embedded;
+    const contextTokens = Math.min(llama.info.contextTokens, embedded.kvTokens, contextTokensMax);
+    const own = Array.from(
+      { length: count },
+      (_, index): WorkerSource => ({
+        name: `embedded engine ${index}`,
+        keepsWeights: false,
+        open: ({ workerId, epoch }) =>
+          llama.openWorker({ workerId, epoch, ...options, contextTokens }),
+      }),
+    );
+    return [...this.#fixed, ...own];
+  }
+
+  /** The source for an engine that a client named. @throws AppError usage: its URL is not an engine's. */
+  sourceOf(engine: EngineAddress): WorkerSource {
+    return servedSource(this.#withToken(engine), this.#log);
+  }
+
+  /** An engine named by the operator may leave and come back: it alone gets the operator's token. */
+  #withToken({ url, token }: EngineAddress): EngineAddress {
+    const own = this.#named.find((one) => URL.parse(one.url)?.href === URL.parse(url)?.href);
+    return { url, token: token ?? own?.token ?? null };
+  }
 }
 
 /** The source of a remote engine, which serves only if its drafts do not change the distribution of its samples. */

@@ -2,14 +2,13 @@
 
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { type ModelOptions, openModelSide } from "./model.ts";
+import { openModelSide } from "./model.ts";
 
-const OPTIONS: Omit<ModelOptions, "engines"> = {
-  llamaCount: 0,
+const SETTINGS = {
+  embedded: null,
   model: null,
   tokenizer: join(import.meta.dir, "..", "..", "model", "hf"),
-  servedName: null,
-  deterministic: true,
+  servedModelName: null,
 };
 const addressed = (urls: readonly string[]) => urls.map((url) => ({ url, token: null }));
 
@@ -22,7 +21,7 @@ test("model: a server that leaves before it has answered is not waited for once 
   const seen: number[] = [];
   const { signal } = new AbortController();
   const tried = (problems: readonly string[]) => seen.push(problems.length);
-  const { names } = await openModelSide({ ...OPTIONS, engines }, { signal, tried });
+  const { names } = await openModelSide(SETTINGS, engines, { signal, tried });
   // The second time there was nothing to ask, and so nothing that failed.
   expect(seen.slice(0, 2)).toEqual([1, 0]);
   expect(names).toEqual(["foretoken"]);
@@ -38,7 +37,7 @@ test("model: if the first worker leaves before it is asked, the next one is wait
     let asked = 0;
     const engines = () => addressed(asked++ < 3 ? [] : [server.url.origin]);
     const { signal } = new AbortController();
-    const { names } = await openModelSide({ ...OPTIONS, engines }, { signal, tried: () => {} });
+    const { names } = await openModelSide(SETTINGS, engines, { signal, tried: () => {} });
     expect(names).toEqual(["served"]);
   } finally {
     await server.stop(true);

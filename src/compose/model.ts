@@ -7,7 +7,7 @@ import { assert } from "../core/base/assert.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
 import type { ListedModel } from "../engines/kind.ts";
 import { serverOf } from "../engines/kinds.ts";
-import { type LlamaModel, openLlamaModel } from "../engines/llama/open.ts";
+import { type LlamaModel, type LlamaWorkerOptions, openLlamaModel } from "../engines/llama/open.ts";
 import { BUNDLED_MODEL } from "../host/installation.ts";
 import type { EngineAddress } from "../server/worker-registry.ts";
 import type { EncoderThread } from "../text/encoder.ts";
@@ -32,15 +32,24 @@ export interface ModelSide {
   readonly llama: LlamaModel | null;
 }
 
-export interface ModelOptions {
-  /** Remote engines; more may be added during the wait. */
-  readonly engines: () => readonly EngineAddress[];
-  readonly llamaCount: number;
-  /** GGUF file of the model; null: none. */
-  readonly model: string | null;
-  /** Hugging Face directory of the tokenizer; null: none. */
+export interface EngineSettings {
+  /** URLs of the engines. */
+  readonly worker: readonly string[];
+  /** Token for the engines named here; null: none. */
+  readonly workerToken: string | null;
+  /** Hugging Face directory of the tokenizer; null: an engine's own, or that of the GGUF file. */
   readonly tokenizer: string | null;
-  readonly servedName: string | null;
+  readonly servedModelName: string | null;
+  /** GGUF file of the model; null: the bundled one, if any is needed. */
+  readonly model: string | null;
+  /** Settings of embedded engines; null: there are none. */
+  readonly embedded: EmbeddedSettings | null;
+}
+
+type EmbeddedOptions = Omit<LlamaWorkerOptions, "workerId" | "epoch">;
+
+export interface EmbeddedSettings extends Omit<EmbeddedOptions, "contextTokens"> {
+  readonly count: number;
   readonly deterministic: boolean;
 }
 
@@ -51,14 +60,20 @@ export interface ModelWait {
   readonly signal: AbortSignal;
 }
 
+type ModelSettings = Omit<EngineSettings, "worker" | "workerToken">;
+
 /**
- * Reads files of this machine at once. If only a server knows the rest (its model's name and folder), it waits until
+ * Reads files of this machine at once. `engines`: remote ones; more may be added during the wait. If only a server knows the rest (its model's name and folder), it waits until
  * one answers. @throws AppError: no file can be read, or the model's tokenizer cannot be determined.
  */
-export async function openModelSide(options: ModelOptions, wait: ModelWait): Promise<ModelSide> {
-  const { llamaCount, model, tokenizer, servedName, deterministic } = options;
-  const servers = () => options.engines().filter(({ url }) => serverOf(url) !== null);
-  const isOurs = () => servers().length < options.engines().length || llamaCount > 0;
+export async function openModelSide(
+  { embedded, model, tokenizer, servedModelName: servedName }: ModelSettings,
+  engines: () => readonly EngineAddress[],
+  wait: ModelWait,
+): Promise<ModelSide> {
+  const { count: llamaCount, deterministic } = embedded ?? { count: 0, deterministic: false };
+  const servers = () => engines().filter(({ url }) => serverOf(url) !== null);
+  const isOurs = () => servers().length < engines().length || llamaCount > 0;
   const needsFile =
     llamaCount > 0 || model !== null || (tokenizer === null && servers().length === 0);
   const open = async () => await openLlamaModel({ path: model ?? BUNDLED_MODEL, deterministic });

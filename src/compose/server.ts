@@ -10,7 +10,7 @@ import { delivered } from "../server/delivery.ts";
 import { type HttpOptions, type HttpServer, type Served, serveHttp } from "../server/http.ts";
 import { openApiRoute } from "../server/openapi.ts";
 import { starting } from "../server/starting.ts";
-import { WorkerRegistry } from "../server/worker-registry.ts";
+import { type EngineAddress, WorkerRegistry } from "../server/worker-registry.ts";
 import type { EngineSources } from "./engines.ts";
 import { routeTable } from "./features.ts";
 import type { ModelSide, ModelWait } from "./model.ts";
@@ -125,7 +125,7 @@ export interface ServingOptions {
 export async function serveUntilStopped(serving: ServingOptions): Promise<Ending> {
   const { engines, options, events, broken, drainS } = serving;
   const joining = {
-    sourceOf: engines.sourceOf,
+    sourceOf: (engine: EngineAddress) => engines.sourceOf(engine),
     hasFixed: engines.hasFixed,
     drainMs: drainS * 1000,
   };
