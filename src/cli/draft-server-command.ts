@@ -4,7 +4,7 @@
 
 import packageJson from "../../package.json" with { type: "json" };
 import { listening } from "../compose/server.ts";
-import type { Settings } from "../config/fields.ts";
+import { LISTENING_FIELDS, type Settings } from "../config/fields.ts";
 import { DraftServer } from "../core/draft/service/server.ts";
 import { randomWord, wallClock } from "../host/system.ts";
 import { timersOf } from "../host/timers.ts";
@@ -31,13 +31,11 @@ export const draftServerCommand = commandOf({
   name: "draft-server",
   description: "Share the tokens of each group's responses between engines that draft from them.",
   help: EXAMPLES,
-  fields: ["host", "port", "apiToken", "insecure", "allowOrigin"],
+  fields: LISTENING_FIELDS,
   run: serveDrafts,
 });
 
-async function serveDrafts(
-  settings: Settings<"host" | "port" | "apiToken" | "insecure" | "allowOrigin">,
-): Promise<number> {
+async function serveDrafts(settings: Settings<(typeof LISTENING_FIELDS)[number]>): Promise<number> {
   const { host, port, apiToken, allowOrigin: allowOrigins } = settings;
   checkExposure(settings, (reason) => console.error(`draft-server: ${reason} [insecure]`));
   const failed = (error: unknown) => console.error("draft-server:", error);

@@ -8,7 +8,7 @@ import { stderrLog } from "../compose/log.ts";
 import type { ModelSide } from "../compose/model.ts";
 import { operatorLog } from "../compose/operator-log.ts";
 import { runRollout } from "../compose/rollout.ts";
-import type { Settings } from "../config/fields.ts";
+import { EMBEDDED_FIELDS, PROMPT_FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import type { RolloutRequest } from "../core/request/buffer.ts";
 import type { ReportFile, RunReport } from "../core/rollout/report.ts";
@@ -37,27 +37,21 @@ import {
   speedups,
   withRounds,
 } from "./rounds.ts";
-import { EMBEDDED_ONLY } from "./serve-command.ts";
 import { untilSignal } from "./signals.ts";
 import { comparisonTable } from "./table.ts";
 
 /** Seconds for servers to load, where --start-s is not given. */
 const START_S = 60;
 
-/** What is asked of every prompt without settings of its own, and of how many. */
-export const PROMPT_FIELDS = ["groupSize", "limit", "maxTokens", "temperature", "seed"] as const;
-
 const ENGINE_FIELDS = ["worker", "workerToken", "tokenizer", "startS", "model", "llama"] as const;
-const RUN_FIELDS = [
-  "chunkTokens",
-  "policy",
-  "compare",
-  "rounds",
-  "poolMemoryMb",
-  "journal",
+const RUN_FIELDS = ["policy", "compare", "rounds", "chunkTokens", "poolMemoryMb"] as const;
+const SETUP_FIELDS = [
+  ...ENGINE_FIELDS,
+  ...EMBEDDED_FIELDS,
+  ...PROMPT_FIELDS,
+  ...RUN_FIELDS,
 ] as const;
-const SETUP_FIELDS = [...ENGINE_FIELDS, ...EMBEDDED_ONLY, ...PROMPT_FIELDS, ...RUN_FIELDS] as const;
-const FIELD_NAMES = ["demo", "out", "report", ...SETUP_FIELDS, "json", "quiet"] as const;
+const FIELD_NAMES = ["demo", "out", "report", "journal", ...SETUP_FIELDS, "json", "quiet"] as const;
 
 type RolloutSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
@@ -89,7 +83,7 @@ export const rolloutCommand = commandOf({
   run: async (given, [prompts], command) => {
     const settings = given.demo ? withDemo(command, given) : given;
     if (settings.worker.length > 0) {
-      const names = ["llama", ...EMBEDDED_ONLY] as const;
+      const names = ["llama", ...EMBEDDED_FIELDS] as const;
       refuseGiven(command, names, "on the engines that --worker names");
     }
     return await rollout(promptsOf(prompts, settings.demo), settings);

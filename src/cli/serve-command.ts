@@ -7,7 +7,13 @@ import { type Log, stderrLog } from "../compose/log.ts";
 import type { EngineSettings } from "../compose/model.ts";
 import { type Ending, operatorLog } from "../compose/operator-log.ts";
 import { serveUntilStopped } from "../compose/server.ts";
-import { envName, FIELDS, type Settings } from "../config/fields.ts";
+import {
+  EMBEDDED_FIELDS,
+  envName,
+  FIELDS,
+  LISTENING_FIELDS,
+  type Settings,
+} from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { runNamed } from "../core/schedule/policies.ts";
 import { rootsFor } from "../server/control/weights-roots.ts";
@@ -17,30 +23,16 @@ import { EXIT_FAILED, EXIT_INTERRUPTED } from "./output.ts";
 import { type Signals, untilSignal } from "./signals.ts";
 import { catchUncaught } from "./uncaught.ts";
 
+const POLICY_FIELDS = ["policy", "chunkTokens", "historyMb", "journal"] as const;
+const ENGINES_FIELDS = ["tokenizer", "servedModelName", "workerToken", "minWorkers"] as const;
+const RUNNING_FIELDS = ["weightsRoot", "weightsTimeoutS", "drainS", "log", "config"] as const;
 /** Options of every command that serves. */
 export const SERVING_FIELDS = [
-  "host",
-  "port",
-  "insecure",
-  "allowOrigin",
-  "tokenizer",
-  "servedModelName",
-  "chunkTokens",
-  "policy",
-  "apiToken",
-  "weightsRoot",
-  "workerToken",
-  "historyMb",
-  "journal",
-  "minWorkers",
-  "weightsTimeoutS",
-  "drainS",
-  "log",
-  "config",
+  ...LISTENING_FIELDS,
+  ...ENGINES_FIELDS,
+  ...POLICY_FIELDS,
+  ...RUNNING_FIELDS,
 ] as const;
-
-/** Fields that apply to embedded engines only. */
-export const EMBEDDED_ONLY = ["slots", "kvTokens", "deterministic"] as const;
 
 const MIB = 1024 * 1024;
 /** Default port, which is vLLM's. */
@@ -61,7 +53,7 @@ export const serveCommand = commandOf({
   name: "serve",
   description: "Serve a pool of engines to a trainer as if it were one `vllm serve`.",
   help: EXAMPLES,
-  fields: ["worker", "llama", "model", ...EMBEDDED_ONLY, ...SERVING_FIELDS],
+  fields: ["worker", "llama", "model", ...EMBEDDED_FIELDS, ...SERVING_FIELDS],
   defaults: { port: PORT, kvTokens: KV_TOKENS },
   run: async (settings, _, command) => {
     const log = stderrLog(settings.log);
@@ -71,14 +63,14 @@ export const serveCommand = commandOf({
 });
 
 type ServeSettings = ServingSettings &
-  Settings<"worker" | "llama" | "model" | (typeof EMBEDDED_ONLY)[number]>;
+  Settings<"worker" | "llama" | "model" | (typeof EMBEDDED_FIELDS)[number]>;
 
 /** Throws AppError usage if a setting that was given can have no effect; for an inherited one it only warns. */
 function checkUseless(command: Command, llama: number, log: Log): void {
   if (llama > 0) return;
   const of = "embedded engines (--llama)";
-  refuseGiven(command, EMBEDDED_ONLY, `here: it is for ${of}, and there are none`);
-  for (const name of givenFields(command, EMBEDDED_ONLY).inherited) {
+  refuseGiven(command, EMBEDDED_FIELDS, `here: it is for ${of}, and there are none`);
+  for (const name of givenFields(command, EMBEDDED_FIELDS).inherited) {
     log("warn", "no_effect", { setting: envName(FIELDS[name]), reason: `it is for ${of}` });
   }
 }

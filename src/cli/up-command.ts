@@ -4,7 +4,7 @@
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
-import { type Log, type LogLevel, stderrLog } from "../compose/log.ts";
+import { type Log, stderrLog } from "../compose/log.ts";
 import { FIELDS, type Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { BUNDLED_HF_MODEL, FOLDER } from "../host/installation.ts";
@@ -256,17 +256,16 @@ function openPool(settings: UpSettings, python: string, log: Log): UpPool {
   };
 }
 
-const LEVELS = {
-  ...({ started: "info", starting: "info", healthy: "info" } as const),
-  ...({ restarts: "warn", died: "error", gave_up: "error" } as const),
-} satisfies Record<ServerEvent["kind"], LogLevel>;
-
 function logServerEvent(
   log: Log,
   server: { name: string; port: number },
   event: ServerEvent,
 ): void {
   const { kind, lines = [], ...fields } = { lines: [], ...event };
-  log(LEVELS[kind], `server_${kind}`, { ...server, ...fields });
+  const isEnd = kind === "died" || kind === "gave_up";
+  log(isEnd ? "error" : kind === "restarts" ? "warn" : "info", `server_${kind}`, {
+    ...server,
+    ...fields,
+  });
   for (const line of lines) log("error", "server_said", { name: server.name, line });
 }

@@ -4,14 +4,14 @@
 import { Option } from "commander";
 import { EngineSources } from "../compose/engines.ts";
 import { operatorLog } from "../compose/operator-log.ts";
-import type { Settings } from "../config/fields.ts";
+import { PROMPT_FIELDS, type Settings } from "../config/fields.ts";
 import { BUNDLED_PROMPTS } from "../host/installation.ts";
 import { compareRuns, type VerifyReport } from "../tools/verify/compare-runs.ts";
 import { commandOf } from "./command.ts";
 import { EXIT_FAILED } from "./output.ts";
 import { progressDisplay } from "./progress.ts";
 import { checkRoom, loadPrompts, longestIn, planOfPrompts } from "./prompts.ts";
-import { engineCount, PROMPT_FIELDS } from "./rollout-command.ts";
+import { engineCount } from "./rollout-command.ts";
 import { SERVERS_HELP, verifyServers } from "./verify-servers.ts";
 
 const ENGINE_FIELDS = [

@@ -288,6 +288,13 @@ export const FIELDS = {
 
 export type FieldName = keyof typeof FIELDS;
 
+/** Of every command that listens. */
+export const LISTENING_FIELDS = ["host", "port", "apiToken", "insecure", "allowOrigin"] as const;
+/** Those that apply to embedded engines only. */
+export const EMBEDDED_FIELDS = ["slots", "kvTokens", "deterministic"] as const;
+/** What is asked of every prompt without settings of its own, and of how many. */
+export const PROMPT_FIELDS = ["groupSize", "limit", "maxTokens", "temperature", "seed"] as const;
+
 export type Settings<N extends FieldName> = { [K in N]: (typeof FIELDS)[K]["default"] };
 
 /** The default for people; null: there is none. `own`: a command's default in place of the table's. */
