@@ -1,5 +1,6 @@
 // How a rollout goes, in words and a bar. It measures and decides nothing.
 
+import { stripVTControlCharacters } from "node:util";
 import { createLog } from "../compose/log.ts";
 import { operatorLog } from "../compose/operator-log.ts";
 import type { Progress } from "../core/rollout/meter.ts";
@@ -37,9 +38,8 @@ export function progressDisplay({ title, ...options }: StatusOptions & { readonl
   };
 }
 
-type Painter = (text: string, style: Style) => string;
-
-const painted: Painter = (text, style) => paint(text, style, process.stderr);
+const painted = (text: string, style: Style) => paint(text, style, process.stderr);
+const dim = (text: string) => painted(text, "dim");
 
 /** The live lines. */
 export function renderProgress(title: string, progress: Progress, columns: number): string[] {
@@ -52,39 +52,37 @@ export function renderProgress(title: string, progress: Progress, columns: numbe
     painted(title, "bold"),
     painted("█".repeat(full), "green") + painted("░".repeat(cells - full), "dim"),
     painted(formatShare(share).padStart(4), "bold"),
-    ...doneOf(progress, painted),
-    [formatClock(progress.elapsedS), ...etaOf(progress, painted)].join(" "),
+    ...doneOf(progress),
+    [formatClock(progress.elapsedS), ...etaOf(progress)].join(" "),
   ];
-  return [head, countsOf(progress, painted), kvOf(progress, columns)].map((parts) =>
-    parts.join(GAP),
-  );
+  return [head, countsOf(progress), kvOf(progress, columns)].map((parts) => parts.join(GAP));
 }
 
 /** The live lines as one line of text, for streams that cannot be redrawn. */
 function plainLine(title: string, progress: Progress): string {
-  const plain: Painter = (text) => text;
-  return [
+  const parts = [
     `${title} ${formatClock(progress.elapsedS)}`,
-    ...doneOf(progress, plain),
-    ...countsOf(progress, plain),
-    ...etaOf(progress, plain),
+    ...doneOf(progress),
+    ...countsOf(progress),
+    ...etaOf(progress),
     ...kvOf(progress, Number.POSITIVE_INFINITY),
-  ].join(", ");
+  ];
+  return stripVTControlCharacters(parts.join(", "));
 }
 
-function doneOf({ requests, requestsDone, groups, groupsDone }: Progress, by: Painter): string[] {
+function doneOf({ requests, requestsDone, groups, groupsDone }: Progress): string[] {
   return [
-    `${requestsDone}/${requests} ${by("requests", "dim")}`,
-    `${groupsDone}/${groups} ${by("groups", "dim")}`,
+    `${requestsDone}/${requests} ${dim("requests")}`,
+    `${groupsDone}/${groups} ${dim("groups")}`,
   ];
 }
 
 /** The range in which the end is expected; empty: it is not known. */
-function etaOf({ etaLowS, etaHighS }: Progress, by: Painter): string[] {
+function etaOf({ etaLowS, etaHighS }: Progress): string[] {
   if (etaLowS === null || etaHighS === null) return [];
   const low = formatClock(etaLowS);
   const high = formatClock(etaHighS);
-  return [by(`ETA ${low === high ? low : `${low} - ${high}`}`, "dim")];
+  return [dim(`ETA ${low === high ? low : `${low} - ${high}`}`)];
 }
 
 /** KV use of the workers that fit beside one another. */
@@ -104,8 +102,8 @@ function outcomeLine(title: string, progress: Progress): string {
   return `${title} ${how}: ${done}, ${formatCount(outputTokens)} tokens generated in ${formatClock(elapsedS)}`;
 }
 
-function countsOf(progress: Progress, by: Painter): string[] {
-  const count = (value: number, name: string) => `${formatCount(value)} ${by(name, "dim")}`;
+function countsOf(progress: Progress): string[] {
+  const count = (value: number, name: string) => `${formatCount(value)} ${dim(name)}`;
   const preempted = count(progress.preemptions, "preempted");
   const { meanAcceptanceLength: length } = progress;
   return [
@@ -113,8 +111,8 @@ function countsOf(progress: Progress, by: Painter): string[] {
     count(progress.running, "running"),
     count(progress.waiting, "waiting"),
     count(progress.migrations, "moved"),
-    progress.preemptions > 0 ? by(preempted, "yellow") : preempted,
+    progress.preemptions > 0 ? painted(preempted, "yellow") : preempted,
     // 1: without drafts, where it would look like a rate of 100 %.
-    ...(length > 1 ? [`${by("acceptance", "dim")} ${length.toFixed(2)}`] : []),
+    ...(length > 1 ? [`${dim("acceptance")} ${length.toFixed(2)}`] : []),
   ];
 }
