@@ -80,11 +80,8 @@ export interface Launch {
   readonly envDefaults: Readonly<Record<string, string>>;
 }
 
-interface Row {
-  /** First release with this row: 1000 times the major version, plus the minor. */
-  readonly since: number;
-  readonly before?: number;
-  readonly device: "any" | "cpu" | "gpu";
+/** What one property of a server asks of its start. */
+interface Part {
   readonly args?: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
   readonly envDefaults?: Readonly<Record<string, string>>;
@@ -93,103 +90,84 @@ interface Row {
 /** Minor version from which on token ids, priorities, cache salts and the RL routes are all supported. */
 const VERSION_MIN = 22;
 
-const TABLE: readonly Row[] = [
-  {
-    since: VERSION_MIN,
-    device: "any",
-    args: [
-      // Lower runs first; without it, priorities are refused (older) or ignored (newer).
-      ...["--scheduling-policy", "priority"],
-      // Logprobs of the distribution that was sampled from: a trainer computes with these.
-      ...["--logprobs-mode", "processed_logprobs"],
-      // Otherwise the model's generation_config.json changes what a client did not set.
-      ...["--generation-config", "vllm"],
-      // Cached-token counts of each request.
-      "--enable-prompt-tokens-details",
-      "--disable-uvicorn-access-log",
-    ],
-    env: {
-      // Pause, sleep, weight updates, /server_info. They have no password: the servers listen on loopback.
-      VLLM_SERVER_DEV_MODE: "1",
-      // Older versions name KV blocks by Python's hash, which must be the same on all servers.
-      PYTHONHASHSEED: "0",
-    },
-    envDefaults: { HF_HUB_OFFLINE: "1", VLLM_NO_USAGE_STATS: "1" },
+const ANY: Part = {
+  args: [
+    // Lower runs first; without it, priorities are refused (older) or ignored (newer).
+    ...["--scheduling-policy", "priority"],
+    // Logprobs of the distribution that was sampled from: a trainer computes with these.
+    ...["--logprobs-mode", "processed_logprobs"],
+    // Otherwise the model's generation_config.json changes what a client did not set.
+    ...["--generation-config", "vllm"],
+    // Cached-token counts of each request.
+    "--enable-prompt-tokens-details",
+    "--disable-uvicorn-access-log",
+  ],
+  env: {
+    // Pause, sleep, weight updates, /server_info. They have no password: the servers listen on loopback.
+    VLLM_SERVER_DEV_MODE: "1",
+    // Older versions name KV blocks by Python's hash, which must be the same on all servers.
+    PYTHONHASHSEED: "0",
   },
-  // /inference/v1/generate: always there, then behind a variable, then behind a flag (without it: 403).
-  { since: VERSION_MIN, before: 32, device: "any", env: { VLLM_ENABLE_SCALE_OUT_ENDPOINTS: "1" } },
-  { since: 32, device: "any", args: ["--enable-scale-out"] },
-  {
-    since: VERSION_MIN,
-    device: "cpu",
-    args: [
-      // bfloat16 on a CPU with AMX ends silently (SIGILL) if the very first prompt is very short.
-      ...["--dtype", "float32"],
-      "--enforce-eager",
-      // With "mp" the engine spins on every core, and the API process starves: events come seconds late.
-      ...["--distributed-executor-backend", "uni"],
-      // The smallest size that the CPU kernels support. A continued chunk recomputes its last partial block: with the
-      // default of 128 that is most of a short chunk, and steps are no slower with this.
-      ...["--block-size", "32"],
-      // A prompt split over two steps ends the server if its request has a seed: vLLM takes back the random number of
-      // the first step, and "CPU Generator does not use offset" (seen in 0.32).
-      "--no-enable-chunked-prefill",
-    ],
-    env: {
-      // "uni" silently becomes "mp" without the first, and a step takes 148 ms without the second.
-      VLLM_ENABLE_V1_MULTIPROCESSING: "0",
-      OMP_NUM_THREADS: "1",
-      VLLM_USE_V2_MODEL_RUNNER: "0",
-    },
-    // GiB of KV.
-    envDefaults: { VLLM_CPU_KVCACHE_SPACE: "1" },
+  envDefaults: { HF_HUB_OFFLINE: "1", VLLM_NO_USAGE_STATS: "1" },
+};
+
+/** /inference/v1/generate: always there, then behind a variable, then behind a flag (without it: 403). */
+const SCALE_OUT_BEFORE_32: Part = { env: { VLLM_ENABLE_SCALE_OUT_ENDPOINTS: "1" } };
+const SCALE_OUT: Part = { args: ["--enable-scale-out"] };
+
+const CPU: Part = {
+  args: [
+    // bfloat16 on a CPU with AMX ends silently (SIGILL) if the very first prompt is very short.
+    ...["--dtype", "float32"],
+    "--enforce-eager",
+    // With "mp" the engine spins on every core, and the API process starves: events come seconds late.
+    ...["--distributed-executor-backend", "uni"],
+    // The smallest size that the CPU kernels support. A continued chunk recomputes its last partial block: with the
+    // default of 128 that is most of a short chunk, and steps are no slower with this.
+    ...["--block-size", "32"],
+    // A prompt split over two steps ends the server if its request has a seed: vLLM takes back the random number of
+    // the first step, and "CPU Generator does not use offset" (seen in 0.32).
+    "--no-enable-chunked-prefill",
+  ],
+  env: {
+    // "uni" silently becomes "mp" without the first, and a step takes 148 ms without the second.
+    VLLM_ENABLE_V1_MULTIPROCESSING: "0",
+    OMP_NUM_THREADS: "1",
+    VLLM_USE_V2_MODEL_RUNNER: "0",
   },
-  {
-    since: VERSION_MIN,
-    device: "gpu",
-    args: ["--enable-sleep-mode", "--weight-transfer-config", '{"backend":"nccl"}'],
-  },
-];
+  // GiB of KV.
+  envDefaults: { VLLM_CPU_KVCACHE_SPACE: "1" },
+};
+
+const GPU: Part = {
+  args: ["--enable-sleep-mode", "--weight-transfer-config", '{"backend":"nccl"}'],
+};
 
 /** Command and environment of a server. @throws AppError invalid_config: its vLLM is too old. */
 export function launchOf(options: LaunchOptions): Launch {
-  const { build, model, host, port, contextTokens, servedName, apiKey } = options;
+  const { build, model, host, port, contextTokens, servedName, apiKey, gpus, pool } = options;
   const release = releaseOf(build.version);
   if (release < VERSION_MIN) {
     const problem = `vLLM ${build.version} is too old: it takes 0.${VERSION_MIN}`;
     throw new AppError("invalid_config", problem);
   }
-  const device = build.isCpu ? "cpu" : "gpu";
-  const rows = TABLE.filter(
-    (row) =>
-      release >= row.since &&
-      release < (row.before ?? Number.POSITIVE_INFINITY) &&
-      (row.device === "any" || row.device === device),
-  );
-  const args = rows.flatMap((row) => row.args ?? []);
-  if (contextTokens !== null) args.push("--max-model-len", String(contextTokens));
-  if (servedName !== null) args.push("--served-model-name", servedName);
-  const drafts = pluginLaunch(options);
-  const { pool } = options;
-  if (pool !== null) args.push(...mooncakeArgs(port));
+  const parts: Part[] = [
+    ANY,
+    release < 32 ? SCALE_OUT_BEFORE_32 : SCALE_OUT,
+    build.isCpu ? CPU : GPU,
+    contextTokens === null ? {} : { args: ["--max-model-len", String(contextTokens)] },
+    servedName === null ? {} : { args: ["--served-model-name", servedName] },
+    pool === null ? {} : { ...pool, args: mooncakeArgs(port) },
+    pluginPart(options),
+    // Not among the arguments, which every user of the machine can see.
+    apiKey === null ? {} : { env: { VLLM_API_KEY: apiKey } },
+    gpus === null ? {} : { env: { CUDA_VISIBLE_DEVICES: gpus } },
+  ];
+  const serve = [options.command, "serve", model, "--host", host, "--port", String(port)];
   return {
-    command: [
-      ...[options.command, "serve", model, "--host", host, "--port", String(port)],
-      ...args,
-      ...drafts.args,
-    ],
-    env: {
-      ...Object.assign({}, ...rows.map((row) => row.env)),
-      ...drafts.env,
-      ...pool?.env,
-      // Not among the arguments, which every user of the machine can see.
-      ...(apiKey === null ? {} : { VLLM_API_KEY: apiKey }),
-      ...(options.gpus === null ? {} : { CUDA_VISIBLE_DEVICES: options.gpus }),
-    },
-    envDefaults: {
-      ...Object.assign({}, ...rows.map((row) => row.envDefaults)),
-      ...pool?.envDefaults,
-    },
+    command: [...serve, ...parts.flatMap(({ args = [] }) => args)],
+    env: Object.assign({}, ...parts.map(({ env }) => env)),
+    envDefaults: Object.assign({}, ...parts.map(({ envDefaults }) => envDefaults)),
   };
 }
 
@@ -197,9 +175,9 @@ export function launchOf(options: LaunchOptions): Launch {
  * Only vLLM's first model runner supports a custom proposer. Under the second one the plugin replaces the speculator of a
  * method that runs with asynchronous scheduling, and knows its servers by the name of the model (docs/PLUGIN.md).
  */
-function pluginLaunch(options: LaunchOptions): Required<Pick<Row, "args" | "env">> {
+function pluginPart(options: LaunchOptions): Part {
   const { plugin, host, port, extraArgs } = options;
-  if (plugin === null) return { args: extraArgs, env: {} };
+  if (plugin === null) return { args: extraArgs };
   const head = plugin.runner === 1 ? null : headOf(extraArgs);
   const args = plugin.runner === 1 ? FIRST_RUNNER : secondRunner(options, head);
   return {

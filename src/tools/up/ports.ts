@@ -13,19 +13,17 @@ const TRIES_MAX = 1000;
 /**
  * Ports that are free now, all different, and below those which the kernel gives to outgoing connections: a server may
  * listen minutes later, and until then no connection can take its port.
- * @throws Error where `TRIES_MAX` ports in a row are taken
+ * @throws Error where `TRIES_MAX` ports more than asked for were tried
  */
 export function freePorts(count: number, host: string): number[] {
   const end = ephemeralPortMin();
   const ports = new Set<number>();
-  for (let tries = 0; ports.size < count; tries++) {
-    if (tries === TRIES_MAX + count) {
-      throw new Error(`no free port of ${host} from ${PORT_MIN} to ${end - 1}`);
-    }
+  for (let tries = 0; tries < TRIES_MAX + count; tries += 1) {
+    if (ports.size === count) return [...ports];
     const port = PORT_MIN + Math.floor(Math.random() * (end - PORT_MIN));
-    if (!ports.has(port) && isFree(port, host)) ports.add(port);
+    if (isFree(port, host)) ports.add(port);
   }
-  return [...ports];
+  throw new Error(`no free port of ${host} from ${PORT_MIN} to ${end - 1}`);
 }
 
 export function freePort(host: string): number {
