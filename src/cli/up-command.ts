@@ -84,7 +84,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
     const installed = await ensurePlugin({ python: found.python, root: FOLDER });
     log("info", "plugin", { installed });
   }
-  const runner = settings.plugin ? await pluginRunner(found.python) : null;
+  const runner = settings.plugin ? pluginRunner(found.python) : null;
   if (runner !== null) log(runner.runner === 0 ? "warn" : "info", "plugin_runner", { ...runner });
   const stopping = untilSignal();
   let servers: readonly ManagedServer[] = [];

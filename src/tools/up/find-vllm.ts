@@ -28,11 +28,8 @@ export function findVllm(given: string | null, root: string): FoundVllm {
     throw new AppError("invalid_config", `${what}: ${INSTALL_HINT}`);
   }
   const python = interpreterIn(readFileSync(command, "utf8").slice(0, HEAD_CHARACTERS));
-  const asked =
-    python === undefined || !existsSync(python)
-      ? null
-      : Bun.spawnSync([python, "-c", ASK_VERSION], { stdout: "pipe", stderr: "ignore" });
-  const version = asked?.exitCode === 0 ? asked.stdout.toString().trim() : "";
+  const hasPython = python !== undefined && existsSync(python);
+  const version = hasPython ? ran([python, "-c", ASK_VERSION]).output : "";
   if (version === "" || python === undefined) {
     throw new AppError("invalid_config", `${command} does not print its version: ${INSTALL_HINT}`);
   }
@@ -40,6 +37,23 @@ export function findVllm(given: string | null, root: string): FoundVllm {
     command,
     python,
     build: { version: version.split("+")[0] ?? version, isCpu: /\+cpu/.test(version) },
+  };
+}
+
+const PROBLEM_CHARACTERS = 800;
+
+/** Runs a command to its end. `output` is empty and `problem` its last message if it failed; null: it succeeded. */
+export function ran(command: string[]): {
+  readonly output: string;
+  readonly problem: string | null;
+} {
+  const child = Bun.spawnSync(command, { stdin: "ignore", stdout: "pipe", stderr: "pipe" });
+  const output = child.stdout.toString().trim();
+  if (child.exitCode === 0) return { output, problem: null };
+  const said = (child.stderr.toString().trim() || output).slice(-PROBLEM_CHARACTERS);
+  return {
+    output: "",
+    problem: `${command.slice(0, 4).join(" ")} ended with ${child.exitCode}: ${said}`,
   };
 }
 

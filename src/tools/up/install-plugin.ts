@@ -7,6 +7,7 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { Glob } from "bun";
 import { AppError } from "../../core/base/errors.ts";
+import { ran } from "./find-vllm.ts";
 
 const PACKAGE = join("native", "foretoken_vllm");
 const CORE = join("build", "core.wasm");
@@ -17,7 +18,6 @@ const SOURCES = new Glob("src/**/*.py");
 /** Python program that finds the package, and checks that its dependencies are installed. */
 const ASK_PLACE =
   "import foretoken_vllm.proposer, os; print(os.path.dirname(foretoken_vllm.__file__))";
-const OUTPUT_CHARS = 800;
 
 /**
  * Installs the plugin if its sources have changed; returns whether it did.
@@ -34,12 +34,12 @@ export async function ensurePlugin(parts: { python: string; root: string }): Pro
   const name = createHash("sha256").update(python).digest("hex").slice(0, 16);
   const stamp = join(root, ".cache", "plugin", `installed-${name}`);
   const isThere = existsSync(stamp) && readFileSync(stamp, "utf8") === wanted;
-  const ask = async () => (await ran([python, "-c", ASK_PLACE])).problem;
-  if (isThere && (await ask()) === null) return false;
+  const ask = () => ran([python, "-c", ASK_PLACE]).problem;
+  if (isThere && ask() === null) return false;
   // Packages of vLLM are left as they are; of the plugin's needs only wasmtime is missing.
   const pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-  const { problem } = await ran([...pip, "--no-input", join(root, PACKAGE)]);
-  const reason = problem ?? (await ask());
+  const { problem } = ran([...pip, "--no-input", join(root, PACKAGE)]);
+  const reason = problem ?? ask();
   if (reason !== null) {
     throw new AppError("invalid_config", `the plugin cannot be installed: ${reason}`);
   }
@@ -75,24 +75,10 @@ export function parsePluginRunner(output: string): PluginRunner | null {
 }
 
 /** Asks the plugin which model runner it drafts under. @throws AppError invalid_config: it does not answer. */
-export async function pluginRunner(python: string): Promise<PluginRunner> {
-  const { output, problem } = await ran([python, "-m", "foretoken_vllm.runner_v2", "--choose"]);
+export function pluginRunner(python: string): PluginRunner {
+  const { output, problem } = ran([python, "-m", "foretoken_vllm.runner_v2", "--choose"]);
   const found = problem === null ? parsePluginRunner(output) : null;
   if (found !== null) return found;
   const answer = `the plugin does not say which runner it drafts under: ${problem ?? output}`;
   throw new AppError("invalid_config", answer);
-}
-
-/** Runs a command to its end. `problem`: its last message; null: it succeeded. */
-async function ran(
-  command: string[],
-): Promise<{ readonly output: string; readonly problem: string | null }> {
-  const child = Bun.spawn(command, { stdin: "ignore", stdout: "pipe", stderr: "pipe" });
-  const streams = [child.stdout, child.stderr].map((stream) => new Response(stream).text());
-  const [output = "", stderr = ""] = await Promise.all(streams);
-  const code = await child.exited;
-  const said = (stderr.trim() || output.trim()).slice(-OUTPUT_CHARS);
-  const problem =
-    code === 0 ? null : `${command.slice(0, 4).join(" ")} ended with ${code}: ${said}`;
-  return { output, problem };
 }

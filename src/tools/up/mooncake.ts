@@ -8,6 +8,7 @@ import { mkdirSync, writeFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { dirname, join } from "node:path";
 import { AppError } from "../../core/base/errors.ts";
+import { ran } from "./find-vllm.ts";
 import type { ServerSpec } from "./managed-server.ts";
 
 const MIB = 1024 * 1024;
@@ -43,13 +44,10 @@ const WORDS_MAX = 300;
 
 /** Finds Mooncake. @throws AppError invalid_config: vLLM's environment cannot load it; the message names what is missing. */
 export function findMooncake(python: string): FoundMooncake {
-  const { exitCode, stdout, stderr } = Bun.spawnSync([python, "-c", ASK], {
-    stdout: "pipe",
-    stderr: "pipe",
-  });
-  const [version, folder] = stdout.toString().trim().split("\n");
-  if (exitCode !== 0 || version === undefined || folder === undefined) {
-    const message = stderr.toString().trim().split("\n").at(-1)?.slice(0, WORDS_MAX) ?? "";
+  const { output, problem } = ran([python, "-c", ASK]);
+  const [version, folder] = output.split("\n");
+  if (problem !== null || version === undefined || folder === undefined) {
+    const message = (problem ?? output).split("\n").at(-1)?.slice(-WORDS_MAX) ?? "";
     const fix = /libibverbs|libnl/.test(message)
       ? "apt-get install libibverbs1"
       : "npm run vllm:install on a CPU, pip install mooncake-transfer-engine beside vLLM on GPUs";
