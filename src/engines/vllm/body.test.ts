@@ -18,6 +18,10 @@ const GENERATE: RequestForm = {
 const COMPLETIONS: RequestForm = { ...GENERATE, endpoint: "completions" };
 const OLD: RequestForm = { ...COMPLETIONS, hasPriorities: false, hasStreamSettings: false };
 
+const shaped = (shaping: Partial<typeof NO_SHAPING>) => ({
+  shaping: { ...NO_SHAPING, ...shaping },
+});
+
 function bodyOf(
   sampling: Partial<SamplingParams>,
   dialect: RequestForm,
@@ -89,41 +93,23 @@ test("chunkBody: completions sends the same fields, flat, and requests token ids
   expect(body).toMatchObject({ return_token_ids: true, return_tokens_as_token_ids: true });
   expect(body.vllm_xargs).toMatchObject({ foretoken_group: "g" });
   expect(body.detokenize).toBeUndefined();
+  const { priority, stream_interval: interval, stream_options: options } = bodyOf({}, OLD);
+  expect([priority, interval, options]).toEqual([undefined, undefined, { include_usage: true }]);
 });
 
-test("chunkBody: a server without priorities or stream settings gets none", () => {
-  const body = bodyOf({}, OLD);
-  expect([body.priority, body.stream_interval]).toEqual([undefined, undefined]);
-  expect(body.stream_options).toEqual({ include_usage: true });
-});
-
-test("chunkBody: min_tokens is what is left of it, and at most the chunk", () => {
-  const minOf = (tokensMin: number) =>
-    bodyOf({ shaping: { ...NO_SHAPING, tokensMin } }, GENERATE).sampling_params.min_tokens;
-  expect([minOf(0), minOf(4), minOf(10), minOf(1000)]).toEqual([undefined, undefined, 6, 32]);
-});
-
-test("chunkBody: generate is asked for one logprob more than wanted, where it may be", () => {
-  const asked = (topLogprobs: number) => bodyOf({ topLogprobs }, GENERATE).sampling_params.logprobs;
-  expect([asked(0), asked(1), asked(19), asked(20)]).toEqual([0, 2, 20, 20]);
-});
-
-test("chunkBody: a greedy request has no seed", () => {
-  expect(bodyOf({ temperature: 0 }, GENERATE).sampling_params.seed).toBeUndefined();
-});
-
-test("chunkBody: shaping in vLLM's words", () => {
-  const shaping = {
-    tokensMin: 0,
-    topK: 5,
-    topP: 0.9,
-    minP: 0.1,
-    repetitionPenalty: 1.1,
-    presencePenalty: 0.2,
-    frequencyPenalty: 0.3,
-    logitBias: [{ token: 9, bias: -1 }],
-  };
-  expect(bodyOf({ shaping }, GENERATE).sampling_params).toMatchObject({
+test("chunkBody: settings of the sampling in vLLM's words", () => {
+  const of = (sampling: Partial<SamplingParams>, ask: Partial<ChunkRequest> = {}) =>
+    bodyOf(sampling, GENERATE, ask).sampling_params;
+  // What is left of it, and at most the chunk.
+  const least = [0, 4, 10, 1000].map((tokensMin) => of(shaped({ tokensMin })).min_tokens);
+  expect(least).toEqual([undefined, undefined, 6, 32]);
+  // One logprob more than wanted, where it may be.
+  const asked = [0, 1, 19, 20].map((topLogprobs) => of({ topLogprobs }).logprobs);
+  expect(asked).toEqual([0, 2, 20, 20]);
+  expect(of({ temperature: 0 }).seed).toBeUndefined();
+  const penalties = { repetitionPenalty: 1.1, presencePenalty: 0.2, frequencyPenalty: 0.3 };
+  const bounds = { topK: 5, topP: 0.9, minP: 0.1, logitBias: [{ token: 9, bias: -1 }] };
+  expect(of(shaped({ ...penalties, ...bounds }))).toMatchObject({
     top_k: 5,
     top_p: 0.9,
     min_p: 0.1,
@@ -132,31 +118,25 @@ test("chunkBody: shaping in vLLM's words", () => {
     frequency_penalty: 0.3,
     logit_bias: { "9": -1 },
   });
+  // A draft source takes the place of the group.
+  const draft = { groupId: groupId("g#3"), sampleIndex: 0 };
+  expect(of({}, { draft }).extra_args).toMatchObject({
+    foretoken_group: "g#3",
+    foretoken_sample: 0,
+    foretoken_offset: 4,
+    foretoken_draft: 1,
+  });
 });
 
 test("chunkBody: the engine's own fields go where the endpoint expects them", () => {
-  const engineFields = {
-    reasoning_ended: true,
-    structured_outputs: { json: {} },
-    extra_args: { mine: 1 },
-    bad_words: null,
-  };
+  const structure = { structured_outputs: { json: {} }, extra_args: { mine: 1 } };
+  const engineFields = { reasoning_ended: true, bad_words: null, ...structure };
   const body = bodyOf({ engineFields }, GENERATE);
   expect(body.reasoning_ended).toBe(true);
   expect(body.sampling_params.structured_outputs).toEqual({ json: {} });
   expect(body.sampling_params.extra_args).toMatchObject({ mine: 1, foretoken_group: "g" });
   expect("bad_words" in body.sampling_params).toBe(false);
   expect(bodyOf({ engineFields }, COMPLETIONS).reasoning_ended).toBe(true);
-});
-
-test("chunkBody: a draft source takes the place of the group", () => {
-  const draft = { groupId: groupId("g#3"), sampleIndex: 0 };
-  expect(bodyOf({}, GENERATE, { draft }).sampling_params.extra_args).toMatchObject({
-    foretoken_group: "g#3",
-    foretoken_sample: 0,
-    foretoken_offset: 4,
-    foretoken_draft: 1,
-  });
 });
 
 test("chunkSeed: other parts and other responses have other seeds, all exact integers", () => {
@@ -181,9 +161,6 @@ const SERVER = {
 };
 const supportFor = (sampling: Partial<SamplingParams>, server = SERVER) =>
   supportOf({ ...PLAIN, ...sampling }, server);
-const shaped = (shaping: Partial<typeof NO_SHAPING>) => ({
-  shaping: { ...NO_SHAPING, ...shaping },
-});
 
 test("supportOf: what the server would refuse is refused by name", () => {
   expect(supportFor({ topLogprobs: 20 }, { ...SERVER, logprobsMax: 5 })).toMatchObject({

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { runCommand, samplingOf, specOf } from "../../../test/suite/request-spec.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
-import { chunkRequest } from "./chunk-request.ts";
+import { chunkRequest, streamInterval } from "./chunk-request.ts";
 import { ChunkRun } from "./chunk-run.ts";
 
 function saltOf(cacheSalt: string | null, adapter: string | null, epoch = 3): string {
@@ -32,4 +32,10 @@ test("cache salt: epochs, adapters and clients' salts find none of one another's
   expect(saltOf("7", null)).toBe(saltOf("7", null));
   // vLLM takes 1,024 characters.
   for (const salt of salts) expect(salt.length).toBeLessThan(100);
+});
+
+test("streamInterval: four tokens for each open stream, never above the limit", () => {
+  expect([0, 1, 2, 7, 8, 10_000].map((streams) => streamInterval(streams, 32))).toEqual([
+    4, 4, 8, 28, 32, 32,
+  ]);
 });

@@ -4,18 +4,18 @@
 export interface ConnectorRow {
   /** Values of `kv_connector`: the present name, and names of older versions. */
   readonly classes: readonly string[];
-  /** pool: every server finds KV in a shared store by a request's tokens. none: no other server does. */
-  readonly reach: "pool" | "none";
+  /** Every server finds KV in a shared store by a request's tokens. Absent: no other server does. */
+  readonly isPool?: true;
   /** KV of output tokens is saved by default. */
-  readonly savesOutput: boolean;
-  /** The setting in `kv_connector_extra_config` that makes it save KV of output; null: there is none. */
-  readonly outputSetting: readonly [key: string, value: boolean] | null;
-  /** The key in `kv_connector_extra_config` without which only the same server finds KV; null: none is needed. */
-  readonly sharedBy: string | null;
-  /** `cache_salt` is part of the keys, so KV of other weights is not found. null: not known. */
-  readonly hasSalt: boolean | null;
+  readonly savesOutput?: true;
+  /** The setting in `kv_connector_extra_config` that makes it save KV of output. */
+  readonly outputSetting?: readonly [key: string, value: boolean];
+  /** The key in `kv_connector_extra_config` without which only the same server finds KV. */
+  readonly sharedBy?: string;
+  /** `cache_salt` is part of the keys, so KV of other weights is not found. Absent: not known. */
+  readonly hasSalt?: boolean;
   /** This project has tested it. */
-  readonly wasRun: boolean;
+  readonly wasRun?: true;
 }
 
 /** Arguments of a `vllm serve` that has Mooncake's connector. `port`: only this server listens there. */
@@ -37,47 +37,29 @@ export function mooncakeArgs(port: number): readonly string[] {
   return ["--kv-transfer-config", JSON.stringify(config)];
 }
 
-/** Properties that most connectors share. */
-const USUAL = {
-  reach: "pool",
-  savesOutput: false,
-  outputSetting: null,
-  sharedBy: null,
-  hasSalt: null,
-  wasRun: false,
-} as const satisfies Partial<ConnectorRow>;
-
 const CONNECTORS: readonly ConnectorRow[] = [
   {
-    ...USUAL,
     classes: ["MooncakeStoreConnector"],
+    isPool: true,
     outputSetting: ["save_decode_cache", true],
     hasSalt: true,
     wasRun: true,
   },
   {
-    ...USUAL,
     classes: ["OffloadingConnector"],
+    isPool: true,
     // Its `fs`, `obj` and `p2p` tiers are shared; its memory alone is not.
     sharedBy: "secondary_tiers",
     outputSetting: ["offload_prompt_only", false],
     hasSalt: true,
   },
-  { ...USUAL, classes: ["LMCacheMPConnector"], savesOutput: true, hasSalt: true },
-  { ...USUAL, classes: ["LMCacheConnectorV1"], outputSetting: ["save_decode_cache", true] },
-  {
-    ...USUAL,
-    // A folder, for debugging: its keys are the prompt's tokens and nothing else.
-    classes: ["ExampleConnector", "SharedStorageConnector"],
-    hasSalt: false,
-  },
-  { ...USUAL, classes: ["SimpleCPUOffloadConnector"], reach: "none", hasSalt: true },
-  {
-    ...USUAL,
-    // They hand KV from one server to one other, on that server's word, and keep nothing to be found.
-    classes: ["NixlConnector", "MooncakeConnector", "P2pNcclConnector", "MoRIIOConnector"],
-    reach: "none",
-  },
+  { classes: ["LMCacheMPConnector"], isPool: true, savesOutput: true, hasSalt: true },
+  { classes: ["LMCacheConnectorV1"], isPool: true, outputSetting: ["save_decode_cache", true] },
+  // A folder, for debugging: its keys are the prompt's tokens and nothing else.
+  { classes: ["ExampleConnector", "SharedStorageConnector"], isPool: true, hasSalt: false },
+  { classes: ["SimpleCPUOffloadConnector"], hasSalt: true },
+  // They hand KV from one server to one other, on that server's word, and keep nothing to be found.
+  { classes: ["NixlConnector", "MooncakeConnector", "P2pNcclConnector", "MoRIIOConnector"] },
 ];
 
 /** The connector of a running server, and how it can be used. */
@@ -102,36 +84,32 @@ export function connectorOf(config: unknown): FoundConnector | null {
   );
   if (typeof className !== "string") return null;
   const row = CONNECTORS.find(({ classes }) => classes.includes(className)) ?? null;
+  const [key, value] = row?.outputSetting ?? [];
   return {
     className,
     row,
-    savesOutput: row !== null && savesOutput(row, extra),
-    mixesWeights: row === null || (row.reach === "pool" && row.hasSalt !== true),
+    savesOutput: row?.savesOutput ?? (key !== undefined && Object(extra)[key] === value),
+    mixesWeights: row === null || (row.isPool === true && row.hasSalt !== true),
     ...problemOf(row, extra),
   };
-}
-
-function savesOutput(row: ConnectorRow, extra: unknown): boolean {
-  if (row.savesOutput || row.outputSetting === null) return row.savesOutput;
-  const [key, value] = row.outputSetting;
-  return Object(extra)[key] === value;
 }
 
 function problemOf(
   row: ConnectorRow | null,
   extra: unknown,
 ): Pick<FoundConnector, "problem" | "fix"> {
-  const names = CONNECTORS.filter(({ reach, hasSalt }) => reach === "pool" && hasSalt === true);
+  const names = CONNECTORS.filter(({ isPool, hasSalt }) => isPool && hasSalt);
   const fix = `use one of ${names.map(({ classes }) => classes[0]).join(", ")}`;
-  const unknown = "whether its keys tell weights apart is not known";
-  if (row?.reach === "none") {
+  if (row !== null && row.isPool === undefined) {
     return { problem: "no other server finds what it saves by a request's tokens", fix };
   }
   if (row?.hasSalt === false) return { problem: "its keys do not tell weights apart", fix };
-  if (row === null || row.hasSalt === null) return { problem: unknown, fix };
-  if (row.sharedBy !== null && Object(extra)[row.sharedBy] === undefined) {
-    const setting = `kv_connector_extra_config {"${row.sharedBy}": [...]}`;
-    return { problem: "no other server finds what it saves", fix: setting };
+  if (row?.hasSalt === undefined) {
+    return { problem: "whether its keys tell weights apart is not known", fix };
   }
-  return { problem: null, fix: null };
+  if (row.sharedBy === undefined || Object(extra)[row.sharedBy] !== undefined) {
+    return { problem: null, fix: null };
+  }
+  const setting = `kv_connector_extra_config {"${row.sharedBy}": [...]}`;
+  return { problem: "no other server finds what it saves", fix: setting };
 }

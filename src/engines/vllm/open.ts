@@ -119,5 +119,5 @@ function poolOf(
     throw new AppError("invalid_config", refusal);
   }
   if (problem !== null) warn(`no KV moves through ${problemText}`);
-  return problem === null && row?.reach === "pool" ? className : null;
+  return problem === null && row?.isPool ? className : null;
 }

@@ -182,37 +182,32 @@ export async function weightsCanary(
   server: TrialServer,
   { epoch, adapter, ranks }: { epoch: WeightEpoch; adapter: string | null; ranks: number },
 ): Promise<ControlAnswer> {
+  const { limits, cacheSalt: run } = server;
   const form = adapter === null ? server.form : { ...server.form, model: adapter };
   const name = crypto.randomUUID();
-  const prompt = [0, 1, 2, 3];
-  const canaries: Pick<Made, "tokens" | "logprobs">[] = [];
-  const problems = await Promise.all(
-    Array.from({ length: ranks }, async (_, rank) => {
-      const id = `${name}-${rank}`;
-      const chunk = trialRequest(`${server.cacheSalt}-canary-${id}`, {
-        name: `ft-canary-${id}`,
-        prompt: Int32Array.from(prompt),
-        sampling: { tokensMax: OUTPUT_TOKENS, topLogprobs: ALTERNATIVES },
-        run: server.cacheSalt,
-        epoch,
-        streamInterval: 1,
-      });
-      const msMax = server.limits.canaryMsMax;
+  const prompt = Int32Array.of(0, 1, 2, 3);
+  const sampling = { tokensMax: OUTPUT_TOKENS, topLogprobs: ALTERNATIVES };
+  const tries = await Promise.all(
+    Array.from({ length: ranks }, (_, rank) => {
+      const id = `canary-${name}-${rank}`;
+      const more = { name: `ft-${id}`, prompt, sampling, run, epoch, streamInterval: 1 };
       const pin = ranks === 1 ? {} : { rank };
-      const tried = await tryRequest({ ...server, form }, chunk, { msMax, ...pin });
-      if (tried.kind === "unreachable") return { status: 502, error: tried.message };
-      const problem = tried.kind === "refused" ? refusalText(tried) : problemOf(tried);
-      if (tried.kind === "made")
-        canaries[rank] = { tokens: tried.tokens, logprobs: tried.logprobs };
-      if (problem === null) return null;
-      const isFull = tried.kind === "refused" && classify(tried) === "full";
-      return { status: isFull ? 503 : 500, error: `the weights do not generate: ${problem}` };
+      const options = { msMax: limits.canaryMsMax, ...pin };
+      return tryRequest({ ...server, form }, trialRequest(`${run}-${id}`, more), options);
     }),
   );
-  const first = problems.find((problem) => problem !== null);
+  const canaries: Pick<Made, "tokens" | "logprobs">[] = [];
+  for (const tried of tries) {
+    if (tried.kind === "unreachable") return { status: 502, body: { error: tried.message } };
+    const problem = tried.kind === "refused" ? refusalText(tried) : problemOf(tried);
+    if (tried.kind === "made") canaries.push({ tokens: tried.tokens, logprobs: tried.logprobs });
+    if (problem === null) continue;
+    const isFull = tried.kind === "refused" && classify(tried) === "full";
+    const error = `the weights do not generate: ${problem}`;
+    return { status: isFull ? 503 : 500, body: { error } };
+  }
   const [canary, ...others] = canaries;
-  if (first === undefined) return { status: 200, body: { prompt, ...canary, ranks: others } };
-  return { status: first.status, body: { error: first.error } };
+  return { status: 200, body: { prompt: [...prompt], ...canary, ranks: others } };
 }
 
 /** A refusal in words. Status 0: the server gave none. */

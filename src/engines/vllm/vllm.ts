@@ -78,7 +78,7 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
       max_model_len: model.contextTokens,
       dtype: info.dtype,
       quantization: info.quantization,
-      disable_lookahead_block_hashes: info.connector?.row?.reach === "pool" ? info.hashes : null,
+      disable_lookahead_block_hashes: info.connector?.row?.isPool ? info.hashes : null,
     },
     slots,
     kvTokens,

@@ -1,12 +1,11 @@
 // One worker on a stand-in: what it does at each fault, and at each command.
 
 import { afterEach, expect, test } from "bun:test";
-import type { FaultKind, FaultPlan } from "../../../test/faults/stand-in/faults.ts";
+import type { FaultPlan } from "../../../test/faults/stand-in/faults.ts";
 import { standInResponse } from "../../../test/faults/stand-in/tokens.ts";
 import { type StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { benchOf, closeBenches, PROMPT, started } from "../../../test/suite/vllm-bench.ts";
-import { requestId, weightEpoch } from "../../core/base/ids.ts";
-import { NO_SHAPING } from "../../core/request/request.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
 import type { VllmWorkerOptions } from "./open.ts";
 
 const EPOCH_1 = weightEpoch(1);
@@ -21,12 +20,6 @@ const open = (server: VllmStandIn, options: Partial<VllmWorkerOptions> = {}) =>
 
 const expected = (id = 1, tokensMax = 40, prompt = PROMPT) =>
   standInResponse({ prompt, sample: id, tokensMax, stopTokenIds: [] });
-
-/** The probe's request, of one token, meets none. */
-const once =
-  (kind: FaultKind, afterTokens = 10): FaultPlan =>
-  (arrival) =>
-    arrival === 1 ? { kind, afterTokens } : null;
 
 const extension = (name: string, body: unknown = null) =>
   ({ kind: "extension", name, body }) as const;
@@ -102,46 +95,6 @@ test("openVllmWorker: an error names the URL and the problem", async () => {
   await server.stop();
   const message = await failure({});
   expect(message).toContain(`${server.url} is not healthy: /health:`);
-});
-
-for (const kind of ["hang", "mute"] as const) {
-  test(`run: ${kind} is asked for again when it has lasted too long`, async () => {
-    const server = await serve({ faults: once(kind) });
-    const bench = await open(server, { limits: { silenceMsMax: 30, failedAttemptsMax: 200 } });
-    bench.run();
-    await bench.kind("chunk_done");
-    expect(bench.tokens()).toEqual(expected());
-    expect(bench.notices).toContainEqual({
-      kind: "retry",
-      requestId: requestId(1),
-      reason: "its stream was silent for 30 ms",
-    });
-  });
-}
-
-// An abort comes with the event that holds the tenth token, no reason after it and before the next event.
-for (const [kind, made] of [
-  ["abort", 13],
-  ["no_reason", 9],
-] as const) {
-  test(`run: ${kind} makes a shorter chunk`, async () => {
-    const bench = await open(await serve({ faults: once(kind) }));
-    bench.run();
-    expect((await bench.kind("chunk_done")).finish).toBe(null);
-    const tokens = bench.tokens();
-    expect(tokens).toEqual(expected(1, made));
-  });
-}
-
-test("run: what must come in one piece comes in one, and restarts after a fault", async () => {
-  const server = await serve({ faults: once("cut") });
-  const bench = await open(server);
-  const shaping = { ...NO_SHAPING, presencePenalty: 1 };
-  bench.run({ divisible: false, sampling: { shaping } });
-  expect((await bench.kind("chunk_done")).finish).toBe("length");
-  expect(bench.of("tokens").length).toBe(1);
-  expect(bench.tokens()).toEqual(expected());
-  expect(server.bodies.slice(1).map((body) => body.token_ids)).toEqual([PROMPT, PROMPT]);
 });
 
 test("run: a server that is silent for long but healthy is waited for", async () => {
@@ -351,17 +304,6 @@ test("operations: become vLLM's routes, and the answers are passed on", async ()
   const answer = await worker.perform({ kind: "wake", tags: ["weights", "kv_cache"] });
   expect(answer.status).toBe(502);
   expect(JSON.stringify(answer.body)).toContain(server.url);
-});
-
-test("run: names its requests after request, chunk and attempt, with group and sample", async () => {
-  const server = await serve({ faults: once("unavailable") });
-  const bench = await open(server);
-  bench.run({ id: 6 });
-  await bench.kind("chunk_done");
-  expect(server.bodies.slice(1).map((body) => body.request_id)).toEqual(["ft-6-1-0", "ft-6-1-1"]);
-  expect(server.bodies.at(-1)?.sampling_params).toMatchObject({
-    extra_args: { foretoken_group: "g", foretoken_sample: 6 },
-  });
 });
 
 test("run: fields that are nested too deep to be written end that request alone", async () => {

@@ -152,7 +152,7 @@ export function checkConnector({ connector: found }: Pick<Capabilities, "connect
   const saved = savesOutput ? "prompts and generated tokens" : "prompts";
   const seen = row?.wasRun === true ? "" : "; not run by this project";
   const description = `${className} keeps ${saved} in a store that all servers share${seen}`;
-  if (savesOutput || row?.outputSetting == null) return ok(CONNECTOR, description);
+  if (savesOutput || row?.outputSetting === undefined) return ok(CONNECTOR, description);
   const [key, value] = row.outputSetting;
   const lacking = `${description}: what a request has generated is prefilled again when it moves`;
   return warn(CONNECTOR, lacking, `kv_connector_extra_config {"${key}": ${value}}`);

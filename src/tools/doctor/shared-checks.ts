@@ -36,7 +36,7 @@ export async function checkPool(from: Engine, to: Engine, salt: string): Promise
 /** Class of the engine's KV connector; null: other engines cannot find its KV, or it saves no output. */
 function poolOf({ found }: Engine): string | null {
   const connector = found?.capabilities.connector;
-  const isPool = connector?.row?.reach === "pool" && connector.problem === null;
+  const isPool = connector?.row?.isPool === true && connector.problem === null;
   return isPool && connector.savesOutput ? connector.className : null;
 }
 
