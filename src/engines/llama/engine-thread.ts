@@ -53,11 +53,11 @@ class EngineThread {
       cpuClock: { nowMs: threadCpuMs },
       speculation: {
         drafter: new Replica({ limitBytes: REPLICA_BYTES }),
-        planner: settings.draftsAlways ? new ConstantLength() : new AdaptiveLength(),
+        planner: settings.draftsAlways === true ? new ConstantLength() : new AdaptiveLength(),
       },
     });
     const times = this.#engine.profile(PROFILE_MS);
-    const drafts = settings.draftsAlways || draftsPay(times, settings.slots);
+    const drafts = settings.draftsAlways === true || draftsPay(times, settings.slots);
     const measured = { baseRows: baseRowsOf(times), drafts };
     send({ kind: "opened", capacity: { ...this.#engine.capacity, ...measured } });
   }

@@ -11,8 +11,8 @@ export interface LlamaEngineSettings {
   readonly contextTokens: number;
   /** Weight epoch of the model as it is now. */
   readonly epoch: WeightEpoch;
-  /** true: drafts are verified even if that costs more than it saves. */
-  readonly draftsAlways: boolean;
+  /** true: drafts are verified even if that costs more than it saves. Default: false. */
+  readonly draftsAlways?: boolean;
 }
 
 /** Answered by `done`. After a problem with a reload, the old weights still serve. */

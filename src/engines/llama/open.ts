@@ -24,10 +24,7 @@ export interface LlamaModelOptions {
   readonly deterministic: boolean;
 }
 
-/** Without `draftsAlways` drafts are verified only if that pays. */
-export interface LlamaWorkerOptions
-  extends Omit<LlamaEngineSettings, "draftsAlways">,
-    Partial<Pick<LlamaEngineSettings, "draftsAlways">> {
+export interface LlamaWorkerOptions extends LlamaEngineSettings {
   readonly workerId: WorkerId;
 }
 
@@ -85,8 +82,7 @@ export class LlamaModel {
   }
 
   /** Opens a worker on this model's weights. @throws AppError invalid_config, worker_failed. */
-  openWorker({ workerId, ...wanted }: LlamaWorkerOptions): Promise<EngineWorker> {
-    const settings = { draftsAlways: false, ...wanted };
+  openWorker({ workerId, ...settings }: LlamaWorkerOptions): Promise<EngineWorker> {
     return LlamaWorker.open({ workerId, model: this, weights: this.first.hold(), settings });
   }
 

@@ -59,6 +59,8 @@ describe.skipIf(skipReason !== null)("residency", () => {
     const before = [parked, first, third].map((sequence) => nextLogits(context, sequence));
     residency.gather(running);
     expect(running.map(({ stream }) => stream).toSorted()).toEqual([0, 1, 2]);
+    expect(parked).toMatchObject({ stream: -1, computed: 6 });
+    expect(residency.activate(parked, EPOCH)).toBe("kept");
     expect([parked, first, third].map((sequence) => nextLogits(context, sequence))).toEqual(before);
     expect(new Set([parked, ...running].map(({ stream }) => stream)).size).toBe(4);
     context.free();

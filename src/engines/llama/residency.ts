@@ -66,10 +66,9 @@ export class Residency {
     sequence.forgetKv();
   }
 
-  /** Takes over the KV of a sequence that ends here, for the same request's next chunk. */
+  /** Takes over the KV of a sequence that ends here, for the same request's next chunk, if its tokens are the same. */
   inherit(from: Sequence, to: Sequence): void {
-    const shared = to.sharedWith(from);
-    if (shared === 0) {
+    if (!to.continues(from)) {
       this.drop(from);
       return;
     }
@@ -80,10 +79,6 @@ export class Residency {
     from.stream = -1;
     from.swapped = null;
     from.computed = 0;
-    if (shared === to.computed) return;
-    // The rest belongs to tokens that another worker drew differently: possible only if it was lost there.
-    if (to.stream < 0) this.drop(to);
-    else this.truncate(to, shared);
   }
 
   /** Takes the sequence's KV out, as a blob. */
@@ -120,41 +115,36 @@ export class Residency {
     }
   }
 
-  /** Moves the sequence to `stream`. An idle sequence there moves to the sequence's old stream. */
+  /** Moves the sequence to `stream`, out of which an idle one is swapped. */
   #exchange(sequence: Sequence, stream: number): void {
     const from = sequence.stream;
-    const mine = sequence.computed > 0 ? this.#copyOut(from) : null;
-    let occupant: Sequence | null = null;
-    for (const idle of this.#idle) if (idle.stream === stream) occupant = idle;
-    const theirs = occupant === null ? null : this.#copyOut(stream);
+    const state = sequence.computed > 0 ? this.#copyOut(from) : null;
+    for (const idle of this.#idle) if (idle.stream === stream) this.#swapOut(idle);
     this.context.clear(from);
-    this.context.clear(stream);
-    if (mine !== null) this.#copyIn(stream, mine);
+    if (state !== null) this.#copyIn(stream, state);
     sequence.stream = stream;
-    if (occupant === null || theirs === null) {
-      this.#isFree[stream] = false;
-      this.#isFree[from] = true;
-      return;
-    }
-    this.#copyIn(from, theirs);
-    occupant.stream = from;
+    this.#isFree[stream] = false;
+    this.#isFree[from] = true;
   }
 
-  /** Takes the lowest free stream, or that of the sequence idle longest, whose KV is swapped out. */
+  /** Takes the lowest free stream, or that of the sequence idle longest, which is swapped out. */
   #takeStream(): number {
-    const free = this.#isFree.indexOf(true);
-    if (free >= 0) {
-      this.#isFree[free] = false;
-      return free;
+    if (!this.#isFree.includes(true)) {
+      const [oldest] = this.#idle;
+      assert(oldest !== undefined, "there are more streams than slots");
+      this.#swapOut(oldest);
     }
-    const [oldest] = this.#idle;
-    assert(oldest !== undefined, "there are more streams than slots");
-    oldest.swapped = this.#copyOut(oldest.stream);
-    this.#idle.delete(oldest);
-    const { stream } = oldest;
-    oldest.stream = -1;
-    this.context.clear(stream);
-    return stream;
+    const free = this.#isFree.indexOf(true);
+    this.#isFree[free] = false;
+    return free;
+  }
+
+  #swapOut(idle: Sequence): void {
+    idle.swapped = this.#copyOut(idle.stream);
+    this.#idle.delete(idle);
+    this.context.clear(idle.stream);
+    this.#isFree[idle.stream] = true;
+    idle.stream = -1;
   }
 
   #copyOut(stream: number): ArrayBuffer {

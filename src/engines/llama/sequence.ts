@@ -156,11 +156,10 @@ export class Sequence {
     this.swapped = null;
   }
 
-  /** How many of the other sequence's resident leading tokens are this one's, too. */
-  sharedWith(other: Sequence): number {
-    const limit = Math.min(other.computed, this.length - 1);
-    let shared = 0;
-    while (shared < limit && this.tokens[shared] === other.tokens[shared]) shared += 1;
-    return shared;
+  /** Whether all resident tokens of the other sequence are this one's, too, before the last. */
+  continues({ computed, tokens }: Sequence): boolean {
+    if (computed >= this.length) return false;
+    for (let i = 0; i < computed; i += 1) if (this.tokens[i] !== tokens[i]) return false;
+    return true;
   }
 }
