@@ -20,6 +20,31 @@ const requestArbitrary = fc.record({
   tokens: fc.integer({ min: 1, max: 400 }),
 });
 
+/** An engine at the time of `clock` whose requests have the lengths. */
+function engineOf(
+  clock: { nowMs: number },
+  options: { kvTokens: number; slots: number; reportTokens: number },
+  lengthOf: (id: number) => number,
+): SimulatedEngine {
+  return new SimulatedEngine({
+    ...options,
+    workerId: workerId(0),
+    times,
+    contextTokens: options.kvTokens,
+    sharesKv: true,
+    speculation: null,
+    world: {
+      nowMs: () => clock.nowMs,
+      lengthOf,
+      qualityOf: () => 0,
+      admitted() {},
+      stored() {},
+      loading: () => 0,
+    },
+    isPaced: true,
+  });
+}
+
 interface Played {
   readonly endMs: number[];
   readonly made: number[];
@@ -33,30 +58,18 @@ function play(
   options: { kvTokens: number; slots: number; kicksMs: readonly number[]; until?: number },
 ): Played {
   const endMs: number[] = [];
-  let nowMs = 0;
-  const engine = new SimulatedEngine({
-    workerId: workerId(0),
-    slots: options.slots,
-    times,
-    contextTokens: options.kvTokens,
-    kvTokens: options.kvTokens,
-    sharesKv: true,
-    speculation: null,
-    world: {
-      nowMs: () => nowMs,
-      lengthOf: (id) => requests[id]?.tokens ?? 0,
-      qualityOf: () => 0,
-      admitted() {},
-      stored() {},
-      loading: () => 0,
-    },
-    reportTokens: options.until === undefined ? 64 : Infinity,
-    isPaced: true,
-  });
+  const clock = { nowMs: 0 };
+  const { kvTokens, slots, until } = options;
+  const reportTokens = until === undefined ? 64 : Infinity;
+  const engine = engineOf(
+    clock,
+    { kvTokens, slots, reportTokens },
+    (id) => requests[id]?.tokens ?? 0,
+  );
   const made = requests.map(() => 0);
   engine.listen((_epoch, events) => {
     for (const event of events) {
-      if (event.kind === "chunk_done") endMs[event.requestId] = nowMs;
+      if (event.kind === "chunk_done") endMs[event.requestId] = clock.nowMs;
       if (event.kind !== "tokens") continue;
       expect(event.offset).toBe(made[event.requestId] ?? 0);
       made[event.requestId] = event.offset + event.tokens.length;
@@ -74,12 +87,12 @@ function play(
   const kicks = options.kicksMs.toSorted((a, b) => a - b);
   while (Number.isFinite(engine.nextMs)) {
     const kick = kicks.shift() ?? Infinity;
-    const isKick = kick > nowMs && kick < engine.nextMs;
-    nowMs = isKick ? kick : engine.nextMs;
+    const isKick = kick > clock.nowMs && kick < engine.nextMs;
+    clock.nowMs = isKick ? kick : engine.nextMs;
     if (isKick) engine.send([]);
     engine.turn();
     kvMost = Math.max(kvMost, engine.kvUsed);
-    if (engine.counters.preemptions === options.until) return { endMs, made, engine, kvMost };
+    if (engine.counters.preemptions === until) return { endMs, made, engine, kvMost };
   }
   expect(made).toEqual(requests.map(({ tokens }) => tokens));
   return { endMs, made, engine, kvMost };
@@ -125,26 +138,8 @@ test("engine: short of KV, it preempts as the twin does, loses no token and keep
 });
 
 test("engine: KV that is parked goes before a request is preempted, the oldest first", () => {
-  let nowMs = 0;
-  const engine = new SimulatedEngine({
-    workerId: workerId(0),
-    slots: 4,
-    times,
-    contextTokens: 400,
-    kvTokens: 401,
-    sharesKv: true,
-    speculation: null,
-    world: {
-      nowMs: () => nowMs,
-      lengthOf: () => 300,
-      qualityOf: () => 0,
-      admitted() {},
-      stored() {},
-      loading: () => 0,
-    },
-    reportTokens: 64,
-    isPaced: true,
-  });
+  const clock = { nowMs: 0 };
+  const engine = engineOf(clock, { kvTokens: 401, slots: 4, reportTokens: 64 }, () => 300);
   const told: string[] = [];
   engine.listen((_epoch, events) => {
     for (const { kind, ...event } of events) {
@@ -160,7 +155,7 @@ test("engine: KV that is parked goes before a request is preempted, the oldest f
   engine.send([run(0, 10), run(1, 20), run(2, 300)]);
   engine.turn();
   while (Number.isFinite(engine.nextMs)) {
-    nowMs = engine.nextMs;
+    clock.nowMs = engine.nextMs;
     engine.turn();
   }
   expect(told).toEqual(["chunk_done 0", "chunk_done 1", "evicted 0", "evicted 1", "chunk_done 2"]);

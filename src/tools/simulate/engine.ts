@@ -235,21 +235,12 @@ export class SimulatedEngine implements EngineWorker {
   }
 
   #obey(command: WorkerCommand): void {
-    switch (command.kind) {
-      case "run":
-        this.#run(command);
-        return;
-      case "export":
-        this.#export(command.requestId);
-        return;
-      case "park":
-        if (this.#end(command.requestId)) this.#events.push(endOf(command.requestId, false));
-        return;
-      case "release":
-        this.#release(command.requestId);
-        return;
-      default:
-        assert(false, `a modelled engine takes no ${command.kind}`);
+    if (command.kind === "run") this.#run(command);
+    else if (command.kind === "export") this.#export(command.requestId);
+    else if (command.kind === "release") this.#release(command.requestId);
+    else {
+      assert(command.kind === "park", `a modelled engine takes no ${command.kind}`);
+      if (this.#end(command.requestId)) this.#events.push(endOf(command.requestId, false));
     }
   }
 
@@ -476,20 +467,15 @@ export class SimulatedEngine implements EngineWorker {
   }
 
   #stats(): WorkerStats {
-    const { outputTokens, sequenceSteps, verifiedRows, steps, busyMs } = this.counters;
-    const { prefillTokens, recomputedTokens, preemptions } = this.counters;
+    const { lastTokenMs: _, verifiedRows, sequenceSteps, ...counters } = this.counters;
     return {
+      ...counters,
       running: this.#running.length,
       waiting: this.#waiting.length,
       kvTokensUsed: this.kvUsed,
-      steps,
-      busyMs,
       draftMs: 0,
-      outputTokens: this.#options.isPaced ? outputTokens : 0,
-      prefillTokens,
-      recomputedTokens,
-      preemptions,
-      acceptedTokens: outputTokens - sequenceSteps,
+      outputTokens: this.#options.isPaced ? counters.outputTokens : 0,
+      acceptedTokens: counters.outputTokens - sequenceSteps,
       draftedTokens: verifiedRows - sequenceSteps,
       drafts: sequenceSteps,
       kvLoads: 0,
