@@ -21,8 +21,7 @@ import { type Chat, TEXT_OF_PART } from "./text.ts";
 const OPEN_END = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 export class ChatTemplate {
-  readonly #programs = new Map<string, Program>();
-  readonly #knowsDeveloper = new Set<Program>();
+  readonly #programs = new Map<string, Program & { readonly knowsDeveloper: boolean }>();
   /** Variables of the tokenizer for templates: `bos_token`, `eos_token`, ... */
   readonly #tokens: Readonly<Record<string, string>>;
   /** Why no chat can be rendered; null: chats can be. */
@@ -33,9 +32,8 @@ export class ChatTemplate {
     this.#tokens = tokens;
     try {
       for (const [name, source] of sources) {
-        const program = parsed(source);
-        this.#programs.set(name, program);
-        if (/(["'])developer\1/.test(source)) this.#knowsDeveloper.add(program);
+        const knowsDeveloper = /(["'])developer\1/.test(source);
+        this.#programs.set(name, { ...parsed(source), knowsDeveloper });
       }
     } catch (error) {
       this.problem = `the model's chat template cannot be used: ${errorText(error)}`;
@@ -50,22 +48,22 @@ export class ChatTemplate {
       const problem = "is given, but only engines that render chats take one (vLLM)";
       throw new InvalidFieldError({ where: "chat", field: "chat_template", problem });
     }
-    const tools = isTrue(fields.get("tools")) ? toolsOf(fields.get("tools")) : null;
-    const named = tools === null ? null : this.#programs.get("tool_use");
-    const program = named ?? this.#programs.get("default");
-    if (program === undefined) throw refused("need a chat template, and the model has none");
     try {
-      return this.#written(program, fields, tools);
+      return this.#written(fields);
     } catch (cause) {
       if (cause instanceof InvalidFieldError) throw cause;
       throw refused(`are refused by the model's chat template: ${errorText(cause)}`);
     }
   }
 
-  #written(program: Program, fields: Dict, tools: Value): string {
+  #written(fields: Dict): string {
+    const tools = isTrue(fields.get("tools")) ? toolsOf(fields.get("tools")) : null;
+    const named = tools === null ? null : this.#programs.get("tool_use");
+    const program = named ?? this.#programs.get("default");
+    if (program === undefined) throw refused("need a chat template, and the model has none");
     const continues = isTrue(fields.get("continue_final_message"));
     const unmerged = itemsIn(fields.get("messages")).map((one) => prepared(one, program));
-    const messages = this.#knowsDeveloper.has(program) ? unmerged : withoutDevelopers(unmerged);
+    const messages = program.knowsDeveloper ? unmerged : withoutDevelopers(unmerged);
     if (continues) leaveOpen(messages.at(-1));
     const scope = new Scope(null, GLOBALS);
     for (const [name, token] of Object.entries(this.#tokens)) scope.set(name, token);
@@ -93,6 +91,10 @@ function refused(problem: string): InvalidFieldError {
 
 type Message = Map<Value, Value>;
 
+function dictOf(fields: Readonly<Record<string, Value>>): Message {
+  return new Map(Object.entries(fields));
+}
+
 function itemsIn(value: Value): readonly Value[] {
   return isList(value) ? value : [];
 }
@@ -111,10 +113,7 @@ function toolsOf(tools: Value): readonly Value[] {
     if (!isDict(tool) || !isDict(tool.get("function"))) return tool;
     const named = ["name", "description", "parameters"];
     const called = knownFields(tool.get("function"), named, ["strict", "defer_loading"]);
-    return new Map<Value, Value>([
-      ["type", "function"],
-      ["function", called],
-    ]);
+    return dictOf({ type: "function", function: called });
   });
 }
 
@@ -125,16 +124,8 @@ function prepared(value: Value, { loopsOverParts }: Program): Message {
   const content = message.get("content") ?? [];
   const texts = (isList(content) ? content : [content]).map(textOfPart);
   const isParts = loopsOverParts && role !== "tool";
-  const parts = texts.map((text): Message => {
-    return new Map<Value, Value>([
-      ["type", "text"],
-      ["text", text],
-    ]);
-  });
-  const all: Message = new Map<Value, Value>([
-    ["role", role],
-    ["content", isParts ? parts : texts.join("\n")],
-  ]);
+  const parts = texts.map((text): Message => dictOf({ type: "text", text }));
+  const all = dictOf({ role, content: isParts ? parts : texts.join("\n") });
   const set = (name: string, value: Value) => {
     if (typeof value === "string") all.set(name, value);
   };
@@ -170,13 +161,7 @@ function calledWith(call: Value): Value {
   }
   const all = knownFields(call, ["id"], []);
   const name = isDict(called) ? called.get("name") : undefined;
-  all.set(
-    "function",
-    new Map<Value, Value>([
-      ["arguments", isDict(read) ? read : new Map()],
-      ["name", name],
-    ]),
-  );
+  all.set("function", dictOf({ arguments: isDict(read) ? read : new Map(), name }));
   all.set("type", call.get("type") ?? "function");
   return all;
 }
@@ -195,10 +180,8 @@ function withoutDevelopers(messages: readonly Message[]): readonly Message[] {
     const content = message.get("content") ?? "";
     return isList(content) ? content.map(textOfPart).join("\n") : shown(content);
   });
-  const merged: Message = new Map([
-    ["role", "system"],
-    ["content", texts.filter((text) => text !== "").join("\n\n")],
-  ]);
+  const content = texts.filter((text) => text !== "").join("\n\n");
+  const merged = dictOf({ role: "system", content });
   return [merged, ...messages.filter((message) => !system.includes(message))];
 }
 

@@ -3,6 +3,4 @@
 import { serveEncoder } from "./encoder.ts";
 import { type HuggingFaceOpening, openHuggingFaceText } from "./hugging-face.ts";
 
-serveEncoder(({ folder, vocabularySizeMin }: HuggingFaceOpening) =>
-  openHuggingFaceText(folder, vocabularySizeMin),
-);
+serveEncoder((opening: HuggingFaceOpening) => openHuggingFaceText(...opening));

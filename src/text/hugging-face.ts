@@ -52,26 +52,18 @@ export function openHuggingFaceText(folder: string, vocabularySizeMin = 0): Text
 function checkFolder(folder: string, path: string): void {
   if (existsSync(path)) return;
   const stats = statSync(folder, { throwIfNoEntry: false });
+  const found = stats?.isDirectory() ? "holds no tokenizer.json" : "is a file";
+  const problem = stats === undefined ? "there is no such folder" : found;
   const wanted = "a tokenizer is the folder of a Hugging Face model, with its tokenizer.json";
-  const problem =
-    stats === undefined
-      ? "there is no such folder"
-      : stats.isDirectory()
-        ? "holds no tokenizer.json"
-        : "is a file";
   throw new AppError("model_unreadable", `${folder}: ${problem}; ${wanted}`);
 }
 
 const THREAD = new URL("./hugging-face-thread.ts", import.meta.url);
 
-export interface HuggingFaceOpening {
-  readonly folder: string;
-  readonly vocabularySizeMin: number;
-}
+export type HuggingFaceOpening = Parameters<typeof openHuggingFaceText>;
 
 /** Opens a thread that encodes as `openHuggingFaceText` does with the same arguments. */
-export function openHuggingFaceThread(folder: string, vocabularySizeMin = 0): EncoderThread {
-  const opening: HuggingFaceOpening = { folder, vocabularySizeMin };
+export function openHuggingFaceThread(...opening: HuggingFaceOpening): EncoderThread {
   return openThread(THREAD, opening);
 }
 

@@ -47,25 +47,19 @@ export function templateFieldOf(fields: object): string | null {
 /** Fields of a request that its prompt depends on. */
 const RENDERED_FIELDS = [
   "messages",
-  "tools",
+  ...Object.keys(TEMPLATE_ENTRIES),
   "tool_choice",
-  "add_generation_prompt",
-  "continue_final_message",
   "add_special_tokens",
-  "chat_template",
-  "chat_template_kwargs",
-  "documents",
-  "reasoning_effort",
   "truncate_prompt_tokens",
   "truncation_side",
-] as const;
+];
 /** Fields that an engine's parser of tool calls reads besides. */
 const PARSED_FIELDS = [
   "parallel_tool_calls",
   "include_reasoning",
   "structured_outputs",
   "stop_token_ids",
-] as const;
+];
 
 export interface ChatContext {
   /** JSON of the object whose fields these are, as the client wrote it. */

@@ -150,9 +150,9 @@ test("render: an engine gets the client's own bytes, of every endpoint, and is a
     expect([path, response.status, text]).toEqual([path, 200, expect.stringContaining("1")]);
     if (path === "/tokenize") expect(JSON.parse(text).tokens).toEqual([11, 12, 13]);
   }
-  const rest = '"chat_template_kwargs":{"x":1.0},"max_completion_tokens"';
-  const chat = `{"messages":${messages},"tools":${tools}`;
-  expect(seen).toEqual([`${chat},"tool_choice":"none",${rest}:4}`, `${chat},${rest}:1}`]);
+  const chat = `{"messages":${messages},"tools":${tools},"chat_template_kwargs":{"x":1.0}`;
+  const limit = '"max_completion_tokens"';
+  expect(seen).toEqual([`${chat},"tool_choice":"none",${limit}:4}`, `${chat},${limit}:1}`]);
   // Tokens need no renderer.
   const user = [{ role: "user", content: "x" }];
   await bed.post(CHAT, { messages: user, input_ids: [1, 2], max_tokens: 2 });
