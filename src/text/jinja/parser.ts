@@ -25,8 +25,10 @@ export function parsed(template: string): Program {
   return { write: (scope) => textBy(body, scope), loopsOverParts: parser.loopsOverParts };
 }
 
-/** Writes to `out`; returns a jump out of the enclosing loop, if any. */
-type Statement = (scope: Scope, out: string[]) => "break" | "continue" | undefined;
+/** Writes to `out`; returns `BREAK` or `CONTINUE` if it jumps, else anything. */
+type Statement = (scope: Scope, out: string[]) => unknown;
+const BREAK = Symbol("break");
+const CONTINUE = Symbol("continue");
 
 interface Target {
   readonly assign: (scope: Scope, value: Value) => void;
@@ -50,10 +52,11 @@ class Parser extends ExpressionParser {
     const all: Statement[] = [];
     while (!this.isOver) {
       const { kind, value } = this.next();
-      if (kind === "text") all.push(writing(() => value));
+      if (kind === "text") all.push((_, out) => out.push(value));
       else if (value === "{{") {
-        all.push(writing(this.tuple()));
+        const run = this.tuple();
         this.end();
+        all.push((scope, out) => out.push(shown(run(scope))));
       } else if (ends.some((end) => this.isNext(end))) return sequence(all);
       else all.push(this.#statement(this.name()));
     }
@@ -102,7 +105,7 @@ class Parser extends ExpressionParser {
       case "break":
       case "continue":
         this.end();
-        return () => name;
+        return () => (name === "break" ? BREAK : CONTINUE);
       default:
         throw new TemplateError(`the statement '${name}' is not supported`);
     }
@@ -150,7 +153,7 @@ class Parser extends ExpressionParser {
       for (const [i, one] of items.entries()) {
         const own = scopeOf(scope, one);
         own.set("loop", loopAt(items, i));
-        if (body(own, out) === "break") break;
+        if (body(own, out) === BREAK) break;
       }
       return items.length === 0 ? otherwise?.(new Scope(scope), out) : undefined;
     };
@@ -162,16 +165,16 @@ class Parser extends ExpressionParser {
       const value = this.tuple();
       this.end();
       if (name !== null) this.#aliases.push({ name, path: value.path });
-      return doing((scope) => assign(scope, value(scope)));
+      return (scope) => assign(scope, value(scope));
     }
     let text: Value = "";
     const filtered = this.filters(() => text);
     this.end();
     const body = this.#block("endset");
-    return doing((scope) => {
+    return (scope) => {
       text = textBy(body, new Scope(scope));
       assign(scope, filtered(scope));
-    });
+    };
   }
 
   #macroBlock(): Statement {
@@ -187,7 +190,7 @@ class Parser extends ExpressionParser {
     this.#macro = macro;
     const body = this.#block("endmacro");
     this.#macro = around;
-    return doing((scope) => scope.set(name, macroOf(macro, body, scope)));
+    return (scope) => scope.set(name, macroOf(macro, body, scope));
   }
 
   /** Parses the target of an assignment: names, or an attribute of a namespace. */
@@ -230,23 +233,8 @@ function sequence(all: readonly Statement[]): Statement {
   return (scope, out) => {
     for (const statement of all) {
       const jump = statement(scope, out);
-      if (jump !== undefined) return jump;
+      if (jump === BREAK || jump === CONTINUE) return jump;
     }
-    return undefined;
-  };
-}
-
-function doing(act: (scope: Scope) => unknown): Statement {
-  return (scope) => {
-    act(scope);
-    return undefined;
-  };
-}
-
-function writing(run: Expression): Statement {
-  return (scope, out) => {
-    out.push(shown(run(scope)));
-    return undefined;
   };
 }
 
