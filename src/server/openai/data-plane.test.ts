@@ -121,6 +121,10 @@ const BAD_OF: Readonly<Record<string, Bad>> = {
   "/detokenize": { tokens: [[1001], "a"] },
 };
 
+const ANY_JSON = { type: "json_object" };
+const IMAGE = { type: "image_url", image_url: {} };
+const TWO = { input_ids: [[1], [2]] };
+
 type Row = [path: string, added: object, field: string];
 
 /** Path, what is added to a good body, and the field that the answer must name. */
@@ -141,22 +145,14 @@ const BAD: Row[] = [
   [COMPLETIONS, { echo: true, logprobs: 1 }, "echo"],
   [COMPLETIONS, { response_format: { type: "xml" } }, "response_format.type"],
   [COMPLETIONS, { response_format: { type: "json_schema" } }, "response_format.json_schema"],
-  [
-    COMPLETIONS,
-    { response_format: { type: "json_object" }, structured_outputs: { regex: "a" } },
-    "response_format",
-  ],
+  [COMPLETIONS, { response_format: ANY_JSON, structured_outputs: ANY_JSON }, "response_format"],
   [COMPLETIONS, { vllm_xargs: { group_id: [1] } }, "group_id"],
   ["/skyrl/v1/generate", { sampling_params: { top_k: 1 } }, "sampling_params.top_k"],
   ["/skyrl/v1/generate", { sampling_params: { top_k: 21 } }, "sampling_params.top_k"],
   ["/skyrl/v1/generate", { sampling_params: { top_k: 4, n: 2 } }, "sampling_params.n"],
   [CHAT, { messages: [{ content: "a" }] }, "messages.0.role"],
   [CHAT, { messages: [{ role: "user", content: 5 }] }, "messages.0.content"],
-  [
-    CHAT,
-    { messages: [{ role: "user", content: [{ type: "image_url", image_url: {} }] }] },
-    "messages.0.content.0",
-  ],
+  [CHAT, { messages: [{ role: "user", content: [IMAGE] }] }, "messages.0.content.0"],
   [CHAT, { tools: [{ type: "function" }] }, "tool_choice"],
   [CHAT, { continue_final_message: true, add_generation_prompt: true }, "continue_final_message"],
   [GENERATE, { sampling_params: { logprobs: -1 } }, "sampling_params.logprobs"],
@@ -169,18 +165,10 @@ const BAD: Row[] = [
   ["/generate", { text: "both" }, "input_ids"],
   ["/generate", { input_ids: [[1], [1001]] }, "input_ids.1"],
   ["/generate", { logprob_start_len: [-1, 3] }, "logprob_start_len.1"],
-  ["/generate", { input_ids: [[1], [2]], rid: ["a", "a"] }, "rid"],
-  ["/generate", { input_ids: [[1], [2]], sampling_params: [{}] }, "sampling_params"],
-  [
-    "/generate",
-    { input_ids: [[1], [2]], sampling_params: [{ n: 1 }, { n: 2 }] },
-    "sampling_params",
-  ],
-  [
-    "/generate",
-    { input_ids: [[1], [2]], sampling_params: [{}, { top_p: 2 }] },
-    "sampling_params.1.top_p",
-  ],
+  ["/generate", { ...TWO, rid: ["a", "a"] }, "rid"],
+  ["/generate", { ...TWO, sampling_params: [{}] }, "sampling_params"],
+  ["/generate", { ...TWO, sampling_params: [{ n: 1 }, { n: 2 }] }, "sampling_params"],
+  ["/generate", { ...TWO, sampling_params: [{}, { top_p: 2 }] }, "sampling_params.1.top_p"],
   ["/generate", { return_logprob: [true, 1] }, "return_logprob.1"],
   ["/generate", { sampling_params: { stop_regex: "a" } }, "sampling_params.stop_regex"],
   ["/generate", { sampling_params: { min_new_tokens: 500 } }, "sampling_params.min_tokens"],
@@ -242,11 +230,9 @@ test("routes: a model that is not served is a 404 in vLLM's words", async () => 
 test("routes: beyond the context, generate gives what there is room for and completions refuse", async () => {
   const fixture = fixtureOf({ contextTokens: 20, lengthOf: () => 1000 });
   const body = { token_ids: [1, 2], sampling_params: { max_tokens: 500 } };
-  const generated = await fixture.json(GENERATE, body);
-  expect(generated).toMatchObject({
-    usage: { completion_tokens: 18 },
-    choices: [{ finish_reason: "length" }],
-  });
+  const choices = [{ finish_reason: "length" }];
+  const full = { usage: { completion_tokens: 18 }, choices };
+  expect(await fixture.json(GENERATE, body)).toMatchObject(full);
   const refused = await fixture.post(COMPLETIONS, { prompt: [1, 2], max_tokens: 500 });
   expect(refused.status).toBe(400);
   const chat = { messages: [{ role: "user", content: "too long" }] };
@@ -307,12 +293,8 @@ test("routes: choices of several prompts are in the order of the prompts", async
   const { choices } = (await fixture.json(COMPLETIONS, body)) as {
     choices: { index: number; prompt_token_ids: number[] }[];
   };
-  expect(choices.map(({ index, prompt_token_ids }) => [index, ...prompt_token_ids])).toEqual([
-    [0, 1],
-    [1, 1],
-    [2, 2, 3],
-    [3, 2, 3],
-  ]);
+  const rows = choices.map(({ index, prompt_token_ids: prompt }) => `${index}: ${prompt}`);
+  expect(rows).toEqual(["0: 1", "1: 1", "2: 2,3", "3: 2,3"]);
 });
 
 test("routes: a full queue is a 429, and nothing of the request is left behind", async () => {
@@ -328,9 +310,8 @@ test("routes: a response that is aborted before its first token has empty logpro
   const answer = fixture.post("/v1/completions", { prompt: [1], max_tokens: 8, logprobs: 1 });
   await fixture.when(() => fixture.sidecar.rollout.unfinished === 1);
   await fixture.post("/abort_request", { abort_all: true });
-  expect(await (await answer).json()).toMatchObject({
-    choices: [{ logprobs: { text_offset: [], token_logprobs: [], tokens: [], top_logprobs: [] } }],
-  });
+  const logprobs = { text_offset: [], token_logprobs: [], tokens: [], top_logprobs: [] };
+  expect(await (await answer).json()).toMatchObject({ choices: [{ logprobs }] });
 });
 
 /** `wanted`: the requests that have joined. */
