@@ -79,6 +79,11 @@ export function featuresOf(parts: Parts): Features {
   const stream = new StreamService({ sidecar, completed, random: randomWord, every, failed });
   const drafts = draftService(parts);
   const live = liveView(parts, completed);
+  const iterations = new Iterations({
+    sidecar,
+    later: timers.afterwards,
+    ended: log.iterationEnded,
+  });
   const served = requests(parts, () => drafts.telemetry.variesSeeds);
   const features: readonly Feature[] = [
     { kept: { groups: () => sidecar.kept } },
@@ -96,7 +101,7 @@ export function featuresOf(parts: Parts): Features {
     drafts.feature,
     operatorsLog(parts),
     // Ends the last iteration before the view closes that keeps it.
-    iterations(parts),
+    { drained: () => iterations.end(), close: () => iterations.end() },
     {
       routes: [PAGE_ROUTE, ...bound(LIVE_ROUTES, { live, completed, sidecar, text })],
       log: { iterationEnded: (summary) => live.iterationEnded(summary) },
@@ -188,11 +193,6 @@ function operatorsLog({ pool, weights, log }: Parts): Feature {
   };
 }
 
-function iterations({ sidecar, timers, log }: Parts): Feature {
-  const all = new Iterations({ sidecar, later: timers.afterwards, ended: log.iterationEnded });
-  return { drained: () => all.end(), close: () => all.end() };
-}
-
 /** Requests, rollouts and control calls of clients, with the parts of them that outlive the process. */
 function requests(parts: Parts, variesSeeds: () => boolean): Features {
   const { options, front, log, sidecar, encoder, engines, chats, pool, weights, learned } = parts;
@@ -267,8 +267,14 @@ function controlOf(parts: Parts, { jobs }: DataPlane): Route[] {
 
 /** The trajectories of sessions, which outlive the process if there is a journal. */
 function recorded(parts: Parts): { trajectories: Trajectories; feature: Feature } {
-  const { sidecar, weights, timers } = parts;
-  const kept = trajectoryLog(parts);
+  const { sidecar, weights, timers, log, options } = parts;
+  const { journal: folder = null } = options;
+  const failed = (cause: unknown) => {
+    const problem = `trajectories are kept in memory alone: ${errorText(cause)}`;
+    log.failed(new Error(problem, { cause }));
+  };
+  const about = { name: "trajectories", bytesMax: TRAJECTORY_LOG_BYTES_MAX, failed };
+  const kept = folder === null ? null : new SegmentedLog({ folder, ...about });
   const trajectories = new Trajectories({
     bytesMax: TRAJECTORY_BYTES_MAX,
     msMax: SESSION_MS_MAX,
@@ -287,20 +293,6 @@ function recorded(parts: Parts): { trajectories: Trajectories; feature: Feature 
     },
   };
   return { trajectories, feature };
-}
-
-function trajectoryLog({ options, log }: Parts): SegmentedLog | null {
-  const { journal = null } = options;
-  if (journal === null) return null;
-  return new SegmentedLog({
-    folder: journal,
-    name: "trajectories",
-    bytesMax: TRAJECTORY_LOG_BYTES_MAX,
-    failed: (cause) => {
-      const problem = `trajectories are kept in memory alone: ${errorText(cause)}`;
-      log.failed(new Error(problem, { cause }));
-    },
-  });
 }
 
 /** Resumes rollouts of an earlier process as soon as engines serve, before clients can see that they do. */
