@@ -28,7 +28,6 @@ export class GenerationHold {
   #heldMs: number | null = null;
   /** Generation resumes after the update, since the trainer has not paused it. */
   #resumes = false;
-  #isAsleep = false;
   /** Start of the trainer's pause; null: it has not paused. */
   #pausedMs: number | null = null;
 
@@ -43,16 +42,6 @@ export class GenerationHold {
   /** How long the current update has held generation; 0: none does. */
   get heldSeconds(): number {
     return this.#heldMs === null ? 0 : (this.#nowMs - this.#heldMs) / 1000;
-  }
-
-  /** The engines' memory was freed, and the rollout is paused until they have it again. */
-  get isAsleep(): boolean {
-    return this.#isAsleep;
-  }
-
-  /** Call after `pause`, before the engines are sent to sleep. */
-  slept(): void {
-    this.#isAsleep = true;
   }
 
   /**
@@ -72,7 +61,6 @@ export class GenerationHold {
 
   /** The trainer's resume. false: it takes effect at the end of the current update. */
   resume(): boolean {
-    this.#isAsleep = false;
     this.#pausedMs = null;
     if (this.#heldMs === null) {
       this.#options.sidecar.rollout.resume();

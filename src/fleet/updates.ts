@@ -102,8 +102,10 @@ export class WeightUpdates {
     return this.version(this.#options.sidecar.rollout.epoch);
   }
 
+  /** The engines' memory was freed, and generation is paused until they have it again. */
   get isAsleep(): boolean {
-    return this.hold.isAsleep;
+    const { pool, sidecar } = this.#options;
+    return pool.isAwake === false && sidecar.rollout.pauseMode !== null;
   }
 
   get isUpdating(): boolean {
@@ -238,7 +240,6 @@ export class WeightUpdates {
   /** Call when nothing runs, before engines sleep. */
   async beforeSleep(): Promise<void> {
     this.#options.pool.tellAwake(false);
-    this.hold.slept();
     // A successor would wake the engines of a trainer that needs their memory.
     await this.#keep();
   }
@@ -247,9 +248,7 @@ export class WeightUpdates {
   async restore(isAwake: boolean | null, isOpen: boolean): Promise<void> {
     this.#isCutOff = isOpen;
     this.#options.pool.tellAwake(isAwake);
-    if (isAwake !== false) return;
-    this.hold.slept();
-    await this.hold.pause("keep");
+    if (isAwake === false) await this.hold.pause("keep");
   }
 
   /** Records the canary that the trainer computed of the next weights. */
