@@ -108,6 +108,14 @@ function planOf(fields: Partial<RolloutPlan> = {}): RolloutPlan {
   };
 }
 
+/** A process that goes on with what the first one kept, to the end. */
+async function resumed(first: ReturnType<typeof world>) {
+  const second = world(first.savedNow());
+  second.known.resume([], thrown);
+  await second.finish();
+  return second;
+}
+
 const shown = (known: KnownRollouts) =>
   known.run("r").groups.map(({ requests }) =>
     requests.map(({ response, spec }) => ({
@@ -151,9 +159,7 @@ test("resume: what a client added and gave up stays so", async () => {
   const whole = await steered(null);
   const first = await steered(12);
   expect(first.known.run("r").state).toBe("running");
-  const second = world(first.savedNow());
-  second.known.resume([], thrown);
-  await second.finish();
+  const second = await resumed(first);
   const run = second.known.run("r");
   expect(run.state).toBe("finished");
   expect(run.report).toMatchObject({ added_groups: 2, added_requests: 4, given_up_groups: 1 });
@@ -170,9 +176,7 @@ test("resume: a rollout all of whose groups its client gave up is over", async (
   for (const id of ["long", "s"]) first.known.run("r").giveUp(id);
   expect(first.known.run("r").state).toBe("finished");
   await first.written[0]?.settled();
-  const second = world(first.savedNow());
-  second.known.resume([], thrown);
-  await second.finish();
+  const second = await resumed(first);
   expect(second.known.run("r").state).toBe("finished");
 });
 
@@ -216,19 +220,6 @@ test("resume: finished rollouts, and those of an epoch before the engines' one, 
   ]);
 });
 
-test("resume: rollouts that go on while weights are updated begin once, under the new ones", async () => {
-  const first = await begun(12);
-  await first.known.close();
-  const second = world(first.savedNow());
-  const paused = second.sidecar.rollout.pause("keep");
-  second.known.resume([], () => {});
-  await paused;
-  second.advance();
-  second.sidecar.rollout.resume();
-  await second.finish();
-  expect(second.known.run("r").state).toBe("finished");
-});
-
 test("journals name the newest weights, and what gives them to an engine, also if no rollout runs", async () => {
   const first = await begun(null);
   first.sidecar.advance(weightEpoch(1));
@@ -251,9 +242,7 @@ test("journals name the newest weights, and what gives them to an engine, also i
 test("carry_from: groups that an earlier process did not make whole go on where they were", async () => {
   const whole = await begun(null);
   const first = await begun(null, { finishGroups: 1 });
-  const second = world(first.savedNow());
-  second.known.resume([], thrown);
-  await second.finish();
+  const second = await resumed(first);
   expect(second.known.run("r").carried.map(({ plan }) => plan.id)).toEqual(["long"]);
   second.known.begin(planOf({ id: "next", groups: [], carryFrom: "r" }), "other");
   await second.finish();

@@ -394,18 +394,17 @@ test("on_policy mixed: a response continues under new weights, and every chunk h
   expect(lines.at(-1)?.report).toMatchObject({ weight_epoch: null, weight_epochs: [0, 1, 2] });
 });
 
-test("on_policy strict: with weights that change all the time a response ends with an error, not never", async () => {
-  const lines = await updated({}, { updates: 20, steps: 6 });
-  const given = lines.slice(0, -1).filter(({ finish_reason: reason }) => reason === "abort");
-  expect(given.length).toBeGreaterThan(0);
-  for (const line of given) expect(line.error?.message).toContain("the weights changed 17 times");
-});
-
 test("on_policy strict: a rollout all of whose responses were given up has failed, and says why", async () => {
   // Every response is longer than an epoch lasts.
   const groups = [{ id: "a", prompt: "abc", n: 3 }];
   const lines = await updated({ groups }, { updates: 20, steps: 2 });
-  expect(lines.slice(0, -1).map((line) => line.finish_reason)).toEqual(["abort", "abort", "abort"]);
+  // Not one of them goes on for ever.
+  expect(lines.slice(0, -1)).toMatchObject(
+    Array(3).fill({
+      finish_reason: "abort",
+      error: { message: expect.stringContaining("the weights changed 17 times") },
+    }),
+  );
   expect(lines.at(-1)).toMatchObject({
     state: "failed",
     error: { message: expect.stringContaining("the weights changed 17 times") },
