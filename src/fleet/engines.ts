@@ -286,8 +286,8 @@ export class UpdateEngines {
   readonly #options: UpdateEnginesOptions;
   /** Ends the waits of the current request. */
   #giveUp = new AbortController();
-  /** Engines that did not stop generating for the current request in time, and were opened again. */
-  #reopened: ReadonlySet<Member> = new Set();
+  /** Engines that were opened again for the current request. */
+  readonly #reopened = new Set<Member>();
 
   constructor(options: UpdateEnginesOptions) {
     this.#options = options;
@@ -304,20 +304,17 @@ export class UpdateEngines {
 
   begin(): void {
     this.#giveUp = new AbortController();
-    this.#reopened = new Set();
+    this.#reopened.clear();
   }
 
   giveUp(): void {
     this.#giveUp.abort();
   }
 
-  /** Reopens the busy engines; `available` waits for them. */
-  reopen(busy: ReadonlySet<EngineWorker>, reason: string): void {
-    const { pool } = this.#options;
-    this.#reopened = new Set(
-      pool.members.filter(({ worker }) => worker !== null && busy.has(worker)),
-    );
-    pool.tell(this.#reopened, () => ({ kind: "reopen", reason, hasOthers: false }));
+  /** Opens the engines again; `available` waits for them. `hasOthers`: as in MemberEvent. */
+  reopen(members: readonly Member[], reason: string, hasOthers: boolean): void {
+    for (const member of members) this.#reopened.add(member);
+    this.#options.pool.tell(members, () => ({ kind: "reopen", reason, hasOthers }));
   }
 
   async send(operation: EngineOperation): Promise<EngineAnswers> {

@@ -149,10 +149,10 @@ export class WeightUpdates {
     return this.hold.state(() => this.#holdReason());
   }
 
-  /** @throws AppError conflict: an update is open, and engines refuse to begin another. */
+  /** Begins an update. One that is open is given up: a trainer that begins again does not go on with it. */
   async start(operation: EngineOperation): Promise<EngineAnswers> {
     return await this.#called(async () => {
-      this.#checkClosed("finish it, or POST /abort_weight_update, before another begins");
+      await this.#abandon("another one begins");
       try {
         await this.#stop();
         const { pool } = this.#options;
@@ -168,11 +168,6 @@ export class WeightUpdates {
         if (this.#open === null) this.#close();
       }
     });
-  }
-
-  #checkClosed(what: string): void {
-    if (this.#open === null) return;
-    throw new AppError("conflict", `a weight update is open: ${what}`);
   }
 
   /**
@@ -309,7 +304,9 @@ export class WeightUpdates {
 
   async changeAdapter(name: string, asked: AdapterChange): Promise<EngineAnswers> {
     return await this.#called(async () => {
-      this.#checkClosed("finish it before adapters change");
+      if (this.#open !== null) {
+        throw new AppError("conflict", "a weight update is open: finish it before adapters change");
+      }
       try {
         await this.#stop();
         return await this.#adapters.change(name, asked);
@@ -362,7 +359,7 @@ export class WeightUpdates {
         (member) => failed.has(member) || member.record.uncertain !== null,
       );
       const why = `holds a part of a weight update: ${reason}`;
-      pool.tell(partial, () => ({ kind: "reopen", reason: why, hasOthers: true }));
+      this.#engines.reopen(partial, why, true);
       const reopened = partial.map(({ source }) => source.name);
       this.#options.notice({ kind: "abandoned", reason, reopened: reopened.join(", ") });
       return reopened;
@@ -373,8 +370,11 @@ export class WeightUpdates {
 
   /** Stops generation until `#close`. An engine that does not stop is opened again. */
   async #stop(): Promise<void> {
-    const engines = this.#engines;
-    await this.hold.hold(engines.signal, (busy, reason) => engines.reopen(busy, reason));
+    const { members } = this.#options.pool;
+    await this.hold.hold(this.#engines.signal, (busy, reason) => {
+      const open = members.filter(({ worker }) => worker !== null && busy.has(worker));
+      this.#engines.reopen(open, reason, false);
+    });
     await this.#keep();
   }
 

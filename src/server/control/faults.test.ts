@@ -122,11 +122,29 @@ test("an update that is left open is given up, and the log names the engines tha
   ]);
 });
 
-test("an open update: another start is refused, and a resume is deferred, as is_paused says", async () => {
+test("an open update: a start gives it up, and the engines with a part of it take all of the next one", async () => {
+  const fixture = await Fixture.open();
+  const start = () => fixture.call("POST", "/start_weight_update", {});
+  await start();
+  // Nothing has changed: as a call that is sent again.
+  expect([(await start()).status, fixture.states]).toEqual([200, ["ready", "ready", "ready"]]);
+  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
+  const { answer } = await begun(fixture, "/start_weight_update", {});
+  await fixture.steps(5);
+  expect(fixture.states).toEqual(["down", "down", "down"]);
+  await fixture.retry();
+  await fixture.passPolls();
+  expect((await answer).status).toBe(200);
+  for (const index of [0, 1, 2]) expect(fixture.worker(index).heard.length).toBe(1);
+  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
+  await fixture.call("POST", "/finish_weight_update", {});
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  expect(fixture.notices).toMatchObject(Array(2).fill({ reason: "another one begins" }));
+});
+
+test("resume: reports that it is deferred and why, and so does is_paused", async () => {
   const fixture = await Fixture.open();
   await fixture.call("POST", "/start_weight_update", {});
-  const again = fixture.call("POST", "/start_weight_update", {});
-  await expect(again).rejects.toThrow("a weight update is open: finish it, or POST /abort_weight");
   const { body } = await fixture.call("POST", "/resume");
   expect(body).toMatchObject({ status: "deferred" });
   expect(JSON.stringify(body)).toContain("POST /abort_weight_update");

@@ -62,7 +62,6 @@ function world(saved: readonly SavedRun[] = []) {
     versionOf: (epoch) => `v${epoch}`,
     held: () => ({ weights: null, base: "first" }),
     limits: ROLLOUT_LIMITS,
-    newId: () => "new",
   });
   known.takeOver(saved.map(savedRollout));
   const savedNow = () => written.flatMap((file) => file.saved ?? []);

@@ -53,7 +53,6 @@ function isHeader(header: object): header is Header {
 
 export interface KnownRolloutsOptions extends RunParts {
   readonly limits: RolloutLimits;
-  readonly newId: () => string;
   /** Files of the journals; null: none are kept. */
   readonly files: RunFiles | null;
   /** The weights in service, for journals, without epoch and version. */
@@ -106,7 +105,7 @@ export class KnownRollouts {
   /** Begins a rollout, or finds the one of the same body. @throws AppError conflict, queue_full; as Sidecar.generate. */
   begin(plan: RolloutPlan, hash: string): RolloutRun {
     this.#checkResumed();
-    const id = plan.id ?? this.#options.newId();
+    const id = plan.id ?? `rollout-${crypto.randomUUID()}`;
     const problem = () => `rollout ${JSON.stringify(id)} was begun with another body`;
     const existing = this.#runs.find(id, hash, problem);
     if (existing !== null) return existing;

@@ -20,7 +20,7 @@ import type { RolloutRun } from "./run.ts";
 
 type Plan = Pick<PlanContext, "encoder" | "chats" | "eosTokenIds" | "adapterOf">;
 
-export interface RolloutRoutesOptions extends Omit<KnownRolloutsOptions, "limits" | "newId">, Plan {
+export interface RolloutRoutesOptions extends Omit<KnownRolloutsOptions, "limits">, Plan {
   readonly limits?: Partial<RolloutLimits>;
   /** Whether engines draft in a way that lets a seed draw other tokens each time. Default: none does. */
   readonly variesSeeds?: () => boolean;
@@ -97,8 +97,7 @@ export const ROLLOUT_ROUTES: readonly Row<Parts>[] = [
 
 export function rolloutSide(options: RolloutRoutesOptions) {
   const limits = { ...ROLLOUT_LIMITS, ...options.limits };
-  const newId = () => `rollout-${crypto.randomUUID()}`;
-  const known = new KnownRollouts({ ...options, limits, newId });
+  const known = new KnownRollouts({ ...options, limits });
   return { routes: bound(ROLLOUT_ROUTES, { ...options, limits, known }), known };
 }
 
