@@ -42,7 +42,7 @@ export async function followedJob<T>(
   /** An entry for each stream that has ended. */
   const ends: string[] = [];
   const crashes: unknown[] = [];
-  const follow = (by: Answer = answer()): Response =>
+  const follow = (by: Answer = answer): Response =>
     eventStream(job, by.stream(job), {
       took: () => undefined,
       crashed: (error) => crashes.push(error),
@@ -55,5 +55,5 @@ export async function followedJob<T>(
       },
       closed: () => void ends.push("closed"),
     });
-  return { job, answer: answer(), follow, timers, ends, crashes };
+  return { job, answer, follow, timers, ends, crashes };
 }

@@ -65,13 +65,16 @@ export function parseGenerate(fields: Fields): ParsedRequest {
     const problem = "is false, but stop strings and output_mode text need the text";
     throw invalid("sampling_params.detokenize", problem);
   }
+  const { reasoning_ended, reasoning_parser_kwargs } = fields;
+  const hasStructure = (params.structured_outputs ?? null) !== null;
+  const structure = hasStructure ? { reasoning_ended, reasoning_parser_kwargs } : {};
   const part = {
     params,
     at: "sampling_params.",
     topLogprobs: json.alternativesFor(params.logprobs ?? 0),
     tokensMax: params.max_tokens ?? null,
     extraArgs: params.extra_args ?? {},
-    beside: { prompt_logprob_token_ids, prompt_logprob_start, ...structureFields(fields) },
+    beside: { prompt_logprob_token_ids, prompt_logprob_start, ...structure },
     // Here vLLM silently truncates to the context.
     clamps: true,
   };
@@ -82,13 +85,6 @@ export function parseGenerate(fields: Fields): ParsedRequest {
     prompts: { kind: "tokens", lists: [fields.token_ids], names: () => "token_ids" },
     answer: (model) => answerOf(model, fields),
   };
-}
-
-/** Fields of the engine's own about the structure that it imposes. */
-function structureFields(fields: Fields): Record<string, unknown> {
-  const { reasoning_ended, reasoning_parser_kwargs } = fields;
-  const hasStructure = (fields.sampling_params.structured_outputs ?? null) !== null;
-  return hasStructure ? { reasoning_ended, reasoning_parser_kwargs } : {};
 }
 
 function answerOf(model: ServedModel, fields: Fields): Answer {

@@ -4,6 +4,7 @@
 import { present } from "../../core/base/assert.ts";
 import type { Later } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
+import { PROMPT_FIELDS } from "../../core/request/request.ts";
 import type { Chat, EncodeOptions, Encoder } from "../../text/text.ts";
 import type { EngineCalls } from "../engine-calls.ts";
 import { type Exchange, invalid } from "../route.ts";
@@ -18,7 +19,6 @@ import type { ChatRenderer, RenderedChat } from "./rendering.ts";
 import type { RequestJournals } from "./request-journals.ts";
 import {
   type CommonFields,
-  checkPromptReport,
   type Drawing,
   type DrawingPart,
   drawingOf,
@@ -43,7 +43,7 @@ export interface ParsedRequest {
   readonly names?: readonly string[] | undefined;
   /** The field that asks for the prompt's text in the answer; absent: none does. */
   readonly textField?: string | undefined;
-  /** Makes the answer, when the request has begun. `promptText` null: it was not requested, or is not known. */
+  /** Makes the answer's writer. `promptText` null: it was not requested, or is not known. */
   readonly answer: (model: ServedModel, promptText: string | null) => Answer;
 }
 
@@ -116,7 +116,7 @@ export interface Plan extends Work {
   readonly requestId: string | null;
   /** Parameters of the first prompt, with what an engine has added. */
   readonly params: SamplingFields;
-  readonly answer: () => Answer;
+  readonly answer: Answer;
 }
 
 /** A part's checked parameters, and its adapter and origin. */
@@ -183,7 +183,7 @@ export class Planner {
       isStream: fields.stream ?? false,
       requestId: fields.request_id ?? null,
       params: of(0).part.params,
-      answer: () => answer(model, promptText),
+      answer: answer(model, promptText),
     };
   }
 
@@ -197,7 +197,10 @@ export class Planner {
   #drawn(part: RequestPart, fields: ParsedRequest["fields"], exchange: Exchange): Drawn {
     const { model, sidecar, sessionHeaders } = this.#parts;
     const { params, at = "" } = part;
-    checkPromptReport(fields.stream, params, at);
+    const report = PROMPT_FIELDS.find((name) => (Object(params)[name] ?? null) !== null);
+    if (report !== undefined && fields.stream === true) {
+      throw invalid(`${at}${report}`, "is set, but a stream does not report on its prompt");
+    }
     const extraArgs = { ...part.extraArgs };
     const named = part.salt === undefined ? fields : { ...fields, cache_salt: part.salt };
     const origin = originOf(exchange.headers, named, extraArgs, sessionHeaders);

@@ -3,12 +3,7 @@
 
 import * as v from "valibot";
 import { fold32 } from "../../core/base/hash.ts";
-import {
-  type LogitShaping,
-  NO_SHAPING,
-  PROMPT_FIELDS,
-  type SamplingParams,
-} from "../../core/request/request.ts";
+import { type LogitShaping, NO_SHAPING, type SamplingParams } from "../../core/request/request.ts";
 import * as bounds from "../../core/request/sampling-bounds.ts";
 import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
 import { PRIORITY_MAX } from "../../core/schedule/policy.ts";
@@ -282,17 +277,6 @@ function areStateless(words: readonly string[], { tokensIn }: SamplingContext): 
   return words.every(
     (word) => word.length <= WORD_CHARACTERS_MAX && !/^\s/.test(word) && tokensIn?.(word) === 1,
   );
-}
-
-/** Refuses reports on the prompt in a stream, as vLLM does. @throws InvalidFieldError. */
-export function checkPromptReport(
-  stream: boolean | null | undefined,
-  fields: Readonly<Record<string, unknown>>,
-  at = "",
-): void {
-  const field = PROMPT_FIELDS.find((name) => (fields[name] ?? null) !== null);
-  if (field === undefined || stream !== true) return;
-  throw invalid(`${at}${field}`, "is set, but a stream does not report on its prompt");
 }
 
 const streamOptions = v.strictObject({ include_usage: f.flag, continuous_usage_stats: f.flag });

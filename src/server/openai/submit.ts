@@ -91,7 +91,7 @@ export class Jobs {
       const isDone = await doneBefore(lease.job, exchange.signal);
       if (!isDone) return new Response(null, { status: CLIENT_GONE });
       const headers = { "content-type": "application/json" };
-      return noted(new Response(plan.answer().whole(lease.job), { headers }), varies);
+      return noted(new Response(plan.answer.whole(lease.job), { headers }), varies);
     } finally {
       lease.release();
     }
@@ -143,7 +143,7 @@ export class Jobs {
     };
     try {
       const options = { stallMsMax, crashed, later, took, closed, signal: exchange.signal };
-      return eventStream(job, answer().stream(job), options);
+      return eventStream(job, answer.stream(job), options);
     } catch (error) {
       closed();
       throw error;
