@@ -28,7 +28,9 @@ interface Options<V> {
   readonly choices?: readonly string[];
 }
 
-type Value<O, V> = O extends { readonly default: V } ? V : V | null;
+/** One of the choices, where there are some. */
+type Chosen<O, V> = O extends { readonly choices: readonly (infer C)[] } ? C : V;
+type Value<O, V> = O extends { readonly default: V } ? Chosen<O, V> : Chosen<O, V> | null;
 
 /** A row of the table. `spelling`: the flag and the name of its value, as in the help. */
 function field<V>(kind: Field["kind"], spelling: string, options: Options<unknown>): Field<V> {
@@ -39,27 +41,14 @@ function field<V>(kind: Field["kind"], spelling: string, options: Options<unknow
 
 const fieldOf =
   <V>(kind: Field["kind"]) =>
-  <O extends Options<V>>(spelling: string, options: O) =>
+  <const O extends Options<V>>(spelling: string, options: O) =>
     field<Value<O, V>>(kind, spelling, options);
 const integer = fieldOf<number>("integer");
 const number = fieldOf<number>("number");
 const text = fieldOf<string>("text");
-const choice = <
-  const C extends readonly string[],
-  O extends Options<string> & { readonly choices: C },
->(
-  spelling: string,
-  options: O & { readonly choices: C },
-) =>
-  field<Value<O, string> extends string ? C[number] : C[number] | null>(
-    "choice",
-    spelling,
-    options,
-  );
-const list = <const C extends readonly string[] = readonly string[]>(
-  spelling: string,
-  options: Options<never> & { readonly choices?: C },
-) => field<readonly C[number][]>("list", spelling, { ...options, default: [] });
+const choice = fieldOf<string>("choice");
+const list = <const O extends Options<never>>(spelling: string, options: O) =>
+  field<readonly Chosen<O, string>[]>("list", spelling, { ...options, default: [] });
 const toggle = (flag: string, help: string) =>
   field<boolean>("switch", flag, { help, default: false });
 
