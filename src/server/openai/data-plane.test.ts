@@ -1,11 +1,12 @@
 // The routes over HTTP: what is refused and how, what groups are made of, and clients that go away.
 
 import { expect, test } from "bun:test";
+import * as v from "valibot";
 import { type FixtureOptions, ownFixture } from "../../../test/golden/requests/plane-fixture.ts";
 import { ADAPTER_DATA } from "../../adapters/list.ts";
 import type { RolloutRequest as Wanted } from "../../core/request/buffer.ts";
 import { DATA_ROUTES } from "./data-plane.ts";
-import { jsonSchemaOf } from "./fields.ts";
+import { checked, flag, jsonSchemaOf } from "./fields.ts";
 
 const fixtureOf = (options: FixtureOptions = {}) => ownFixture(options);
 
@@ -406,4 +407,12 @@ test("data plane: every body has a schema that names its fields", () => {
     required: ["token_ids", "sampling_params"],
     properties: { token_ids: { type: "array", items: { type: "integer" } } },
   });
+});
+
+test("fields: an unknown one in a list within a list is told the names that its entry has", () => {
+  const inner = v.strictObject({ c: flag });
+  const schema = v.strictObject({ a: v.array(v.strictObject({ b: v.array(inner) })) });
+  const check = () => checked(schema, { a: [{ b: [{ d: true }] }] });
+  expect(check).toThrow("a.0.b.0.d is not known; did you mean c?");
+  expect(() => checked(schema, { a: [{ b: [{ b: [] }] }] })).toThrow("belongs in each of a");
 });

@@ -249,7 +249,7 @@ export function unknownField(schema: object, path: readonly { key: unknown }[] =
   const name = keys.pop() ?? "";
   const place = keys.filter((key) => !/^\d+$/.test(key)).join(".");
   const objects = objectsIn(schema).sort(([a], [b]) => a.length - b.length);
-  const own = objects.find(([at]) => at.replace("each of ", "") === place);
+  const own = objects.find(([at]) => at.replaceAll("each of ", "") === place);
   const [home] = objects.find((one) => one !== own && one[1].includes(name)) ?? [];
   if (home === undefined) return unknownName(name, own?.[1] ?? []);
   return `is not known here; it belongs in ${home || "the body"}`;
