@@ -65,22 +65,4 @@ describe.skipIf(skipReason !== null)("residency", () => {
     expect(new Set([parked, ...running].map(({ stream }) => stream)).size).toBe(4);
     context.free();
   });
-
-  test("activate: with every stream taken, the longest idle sequence makes way and comes back whole", () => {
-    const context = newContext();
-    const residency = new Residency(context);
-    const all = Array.from({ length: STREAMS }, (_, id) =>
-      resident(context, residency, { id, tokens: 4 + id }),
-    );
-    const [oldest] = all;
-    if (!oldest) throw new Error("no sequence");
-    const before = nextLogits(context, oldest);
-    for (const sequence of all) residency.setIdle(sequence);
-    const newcomer = resident(context, residency, { id: 6, tokens: 3 });
-    expect(oldest).toMatchObject({ stream: -1, computed: 4 });
-    residency.drop(newcomer);
-    expect(residency.activate(oldest, EPOCH)).toBe("kept");
-    expect(nextLogits(context, oldest)).toEqual(before);
-    context.free();
-  });
 });

@@ -177,8 +177,10 @@ function fingerprint(path: string): string {
 function notForStart(path: string): AppError {
   const names = statOf(path).isDirectory() ? readdirSync(path) : [];
   const gguf = names.filter((name) => name.endsWith(".gguf")).sort();
-  const fix = gguf[0] ?? "convert a checkpoint with convert_hf_to_gguf.py of llama.cpp";
-  return unreadable(path, `an embedded engine begins with a GGUF file, and this is none: ${fix}`);
+  const [file] = gguf;
+  const give = file && `give ${join(path, file)}`;
+  const fix = give ?? "convert a checkpoint with convert_hf_to_gguf.py of llama.cpp";
+  return unreadable(path, `an embedded engine begins with a GGUF file, which this is not: ${fix}`);
 }
 
 /** Gives the commonest mistakes a plain message; llama.cpp judges everything after the magic number. */

@@ -40,9 +40,9 @@ describe.skipIf(skipReason !== null)("readWeights", () => {
       [join(MODEL_PATH, "absent.gguf"), "there is no such file"],
       [
         folder("checkpoint", "config.json", "model.safetensors"),
-        "begins with a GGUF file, and this is none: convert",
+        "begins with a GGUF file, which this is not: convert",
       ],
-      [folder("models", "b.gguf", "a.gguf"), "this is none: a.gguf"],
+      [folder("models", "b.gguf", "a.gguf"), "which this is not: give"],
       [folder("empty"), "begins with a GGUF file"],
       [written(scratch, "model.safetensors", new Uint8Array(8)), "begins with a GGUF file"],
       [written(scratch, "empty.gguf", new Uint8Array(0)), "is empty"],
@@ -55,7 +55,7 @@ describe.skipIf(skipReason !== null)("readWeights", () => {
         code: "model_unreadable",
         message: expect.stringContaining(problem),
       });
-      expect(message.split(path).length).toBe(2);
+      expect(message.split(path).length).toBe(message.includes("a.gguf") ? 3 : 2);
     }
   });
 

@@ -91,16 +91,6 @@ describe.skipIf(skipReason !== null)("control", () => {
     await worker.close();
   });
 
-  test("openLlamaModel: describes the model", async () => {
-    const { info } = await modelAt(MODEL_PATH);
-    expect(info).toMatchObject({
-      shape: { vocabularySize: 1376 },
-      contextTokens: 4096,
-      eosTokenId: 1359,
-      stopTokenIds: [1359],
-    });
-  });
-
   test("a registered group's deltas are drafted from: a repeated response is accepted", async () => {
     const { worker, ear } = await openOne();
     const spec = newRequest(0);
