@@ -4,8 +4,6 @@
 // Repeat a failure with SEED=n bun test <this file>.
 
 import { expect, setDefaultTimeout, test } from "bun:test";
-import http from "node:http";
-import type { AddressInfo } from "node:net";
 import { fold32 } from "../../../src/core/base/hash.ts";
 import { followTokens } from "../../../src/stream-client/follow-tokens.ts";
 import { CuttingProxy } from "../cutting-proxy.ts";
@@ -116,58 +114,17 @@ test("an engine that closes at every byte: every response comes whole, or its re
   for (const proxy of proxies) await proxy.close();
 });
 
-/** Everything is the stand-in's but the streams of one prompt, which never end a line. */
-async function flooding(target: string): Promise<http.Server> {
-  const server = http.createServer((request, response) => {
-    const parts: Buffer[] = [];
-    request.on("data", (part: Buffer) => parts.push(part));
-    request.on("end", async () => {
-      const body = Buffer.concat(parts);
-      if (body.includes(`[${POISON},6]`)) {
-        response.writeHead(200, { "content-type": "text/event-stream" });
-        const flood = Buffer.alloc(1 << 20, "x");
-        const pour = () => {
-          while (!response.destroyed && response.write(flood)) {}
-        };
-        response.on("drain", pour);
-        pour();
-        return;
-      }
-      const init = request.method === "POST" ? { method: "POST", body } : {};
-      const answer = await fetch(target + request.url, init).catch(() => null);
-      if (answer === null) {
-        response.destroy();
-        return;
-      }
-      response.writeHead(answer.status, {
-        "content-type": answer.headers.get("content-type") ?? "",
-      });
-      response.end(Buffer.from(await answer.arrayBuffer()));
-    });
-  });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  return server;
-}
-
 test("an engine that answers its streams with endless bytes: the request ends, memory is bounded", async () => {
-  const servers: http.Server[] = [];
-  const bed = await StandInBed.start(1, undefined, {
-    reach: async (url) => {
-      const server = await flooding(url);
-      servers.push(server);
-      return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-    },
-  });
+  const bed = await StandInBed.start(1, () => ({
+    faults: (_, [first]) => (first === POISON ? { kind: "flood", afterTokens: 0 } : null),
+  }));
   const before = process.memoryUsage().rss;
   const [bad, good] = await Promise.all([bed.complete([POISON, 6]), bed.complete([6, 1])]);
   expect(good).toEqual(expectedOf([6, 1]));
   expect(bad).toMatchObject({ status: 502 });
+  expect(bed.standIns[0]?.shown.get("flood")).toBeGreaterThan(0);
   expect((process.memoryUsage().rss - before) / 2 ** 20).toBeLessThan(400);
   await bed.stop();
-  for (const server of servers) {
-    server.closeAllConnections();
-    server.close();
-  }
 });
 
 test("an engine that answers a control call with JSON nested without measure is passed on, or is an error", async () => {

@@ -56,7 +56,8 @@ export const LIE_KINDS = [
   "random_bytes",
 ] as const;
 
-export type FaultKind = (typeof FAULT_KINDS)[number] | (typeof LIE_KINDS)[number];
+/** flood: a stream that never ends a line. */
+export type FaultKind = (typeof FAULT_KINDS)[number] | (typeof LIE_KINDS)[number] | "flood";
 
 export interface Fault {
   readonly kind: FaultKind;

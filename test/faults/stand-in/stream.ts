@@ -74,6 +74,7 @@ export class StandInStream {
     const { kind } = fault;
     if (kind === "mute") this.#isMute = true;
     else if (kind === "disorder") this.#overtaken = text;
+    else if (kind === "flood") this.#flood();
     else if (kind === "no_reason") this.#last("data: [DONE]\n\n");
     else if (kind === "garbage") this.#last('data: {"choices":[{"token_ids":[1\n\n');
     else if (kind === "ended") this.#last("");
@@ -91,6 +92,17 @@ export class StandInStream {
       if (kind === "repeat") this.#write(text);
       if (kind === "abort") this.#abort(false);
     }
+  }
+
+  #flood(): void {
+    this.#isMute = true;
+    const response = this.#response;
+    const piece = Buffer.alloc(1 << 20, "x");
+    const pour = () => {
+      while (!response.destroyed && response.write(piece)) {}
+    };
+    response.on("drain", pour);
+    pour();
   }
 
   /** Says this and nothing else, and ends the body as if that were all. */
