@@ -5,7 +5,7 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { ToolProcess } from "../faults/process.ts";
-import { scaledModel } from "../vllm/other-weights.ts";
+import { scaledModel } from "../vllm/fleet.ts";
 
 const ROOT = join(import.meta.dir, "..", "..");
 const DRIVERS = join(import.meta.dir, "python");

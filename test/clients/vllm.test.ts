@@ -1,8 +1,7 @@
 // All drivers against two real vLLM servers behind the sidecar.
 
 import { rmSync } from "node:fs";
-import { Fleet, vllmMissing } from "../vllm/fleet.ts";
-import { scaledModel } from "../vllm/other-weights.ts";
+import { Fleet, scaledModel, vllmMissing } from "../vllm/fleet.ts";
 import {
   LIGHT_DRIVERS,
   type Served,

@@ -6,17 +6,19 @@ import { join } from "node:path";
 import { linesIn } from "../faults/chaos/response-line.ts";
 import { standInResponse } from "../faults/stand-in/tokens.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
-import { foretoken, ROOT, scratch, start } from "./tool.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
+import { foretoken, ROOT, start } from "./tool.ts";
 
 setDefaultTimeout(180_000);
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
+const folder = temporaryFolder("rollout-workers");
 const GROUPS = 6;
 const N = 4;
 const TOKENS_MAX = 40;
 
 function prompts(): string {
-  const path = join(scratch(), "prompts.jsonl");
+  const path = join(folder, "prompts.jsonl");
   const lines = Array.from({ length: GROUPS }, (_, i) => ({ id: `g${i}`, token_ids: [i, 7, 9] }));
   writeFileSync(path, lines.map((line) => `${JSON.stringify(line)}\n`).join(""));
   return path;
@@ -27,7 +29,7 @@ test("rollout --worker: every response of two servers, one of which is still loa
     await VllmStandIn.start({ slots: 4 }),
     await VllmStandIn.start({ slots: 4, isLoading: true }),
   ];
-  const out = join(scratch(), "responses.jsonl");
+  const out = join(folder, "responses.jsonl");
   try {
     const child = start([
       ...["rollout", prompts(), "--group-size", `${N}`, "--max-tokens", `${TOKENS_MAX}`],
@@ -66,7 +68,7 @@ test("rollout --worker: the server makes the prompts of chats, from the file's o
       return { status: 200, body: { token_ids: [7, 8, 9], sampling_params: {} } };
     },
   });
-  const [path, out] = [join(scratch(), "chats.jsonl"), join(scratch(), "responses.jsonl")];
+  const [path, out] = [join(folder, "chats.jsonl"), join(folder, "responses.jsonl")];
   const chat = '"messages":[{"role":"user","content":"hi"}],"tools":[{"2":1.0,"1":-0.0}]';
   writeFileSync(path, `{"id": "a", ${chat}}\n`);
   try {

@@ -9,9 +9,12 @@ import type { TraceFile } from "../../src/tools/trace/events.ts";
 import type { ResponseLine } from "../faults/chaos/response-line.ts";
 import { until } from "../faults/http-client.ts";
 import { engineTest } from "../suite/engine-test.ts";
-import { ended, foretoken, PROMPTS, ROOT, scratch, spawn, start } from "./tool.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
+import { ended, foretoken, PROMPTS, ROOT, spawn, start } from "./tool.ts";
 
 setDefaultTimeout(300_000);
+
+const scratch = temporaryFolder("rollout");
 
 interface Line extends ResponseLine {
   readonly text: string;
@@ -50,7 +53,7 @@ engineTest("verify: 32 requests over 3 workers equal themselves alone, bit for b
 });
 
 engineTest("rollout: compares policies on the same seeds and writes whole responses", async () => {
-  const folder = scratch();
+  const folder = join(scratch, "compared");
   const [out, reportPath] = [join(folder, "deep", "out.jsonl"), join(folder, "report.json")];
   const { status, stdout } = await foretoken(
     ...["rollout", PROMPTS, "--limit", "6", "--max-tokens", "400", "--kv-tokens", "1500"],
@@ -126,7 +129,7 @@ function expectTimeline(name: string, run: RunReport): void {
 }
 
 engineTest("rollout: an interrupt keeps every finished response and exits with 130", async () => {
-  const folder = scratch();
+  const folder = join(scratch, "interrupted");
   const [out, reportPath] = [join(folder, "out.jsonl"), join(folder, "report.json")];
   const child = start([
     ...["rollout", PROMPTS, "--limit", "64", "--deterministic", "--max-tokens", "600"],
@@ -149,7 +152,7 @@ engineTest("rollout: an interrupt keeps every finished response and exits with 1
 });
 
 test("bad input: without the native library the error names what to install", async () => {
-  const folder = scratch();
+  const folder = join(scratch, "copy");
   for (const name of ["src", "build", "model", "native", "proto", "package.json"]) {
     cpSync(join(ROOT, name), join(folder, name), { recursive: true });
   }

@@ -8,7 +8,8 @@ import { freePort } from "../../src/tools/up/ports.ts";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
-import { ended, engineMissing, PROMPTS, ROOT, scratch, start } from "./tool.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
+import { ended, engineMissing, PROMPTS, ROOT, start } from "./tool.ts";
 
 setDefaultTimeout(180_000);
 
@@ -125,8 +126,9 @@ test("start: what no further try would change ends it at once", async () => {
 });
 
 describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
+  const dir = temporaryFolder("pools");
+
   test("pool: its SSD tier is a file that has no name, so that kill -9 leaves none", async () => {
-    const dir = scratch();
     const args = ["--limit", "64", "--kv-tokens", "600", "--max-tokens", "400", "--quiet"];
     args.push("--chunk-tokens", "16", "--pool-memory-mb", "1", "--out", "/dev/null");
     const child = start(["rollout", PROMPTS, ...args], { TMPDIR: dir });

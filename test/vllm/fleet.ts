@@ -1,11 +1,13 @@
 // Two real vLLM servers behind the sidecar, started with `foretoken up` as its user would, for the tests beside this
 // file; and what they ask of the sidecar and of the servers themselves.
 
-import { readFileSync } from "node:fs";
+import { mkdtempSync, readFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { AppError } from "../../src/core/base/errors.ts";
 import { Engine } from "../../src/tools/doctor/engine.ts";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";
+import { writeOtherSafetensors } from "../faults/chaos/weights.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { linesOf } from "../suite/lines.ts";
 
@@ -256,4 +258,14 @@ export function memoryMib(groups: readonly number[]): number {
     }
   });
   return Math.round(kib.reduce((sum, pss) => sum + pss, 0) / 1024);
+}
+
+/**
+ * Writes a copy of the bundled model whose last norm is scaled: the logits are `scale` times as large, so that at temperature 1 it draws
+ * as the bundled model does at temperature 1 / scale. Returns its directory.
+ */
+export function scaledModel(scale: number): string {
+  const folder = mkdtempSync(join(tmpdir(), "foretoken-weights-"));
+  writeOtherSafetensors(MODEL, folder, scale);
+  return folder;
 }

@@ -7,8 +7,7 @@ import { rmSync } from "node:fs";
 import type { Diagnosis } from "../../src/tools/doctor/finding.ts";
 import { foretoken } from "../e2e/tool.ts";
 import { type Bed, faultsOf, movedIn, roll, standStill, TEST_MS_MAX } from "./bed.ts";
-import { CHUNK_TOKENS, Fleet, livingIn, promptIds, vllmMissing } from "./fleet.ts";
-import { scaledModel } from "./other-weights.ts";
+import { CHUNK_TOKENS, Fleet, livingIn, promptIds, scaledModel, vllmMissing } from "./fleet.ts";
 
 setDefaultTimeout(TEST_MS_MAX);
 

@@ -3,15 +3,21 @@
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { rmSync } from "node:fs";
+import { promptLogprobTests, TOOL_FLAGS, toolTests } from "./answers.ts";
 import { type Bed, TEST_MS_MAX } from "./bed.ts";
 import { CHAT_FLAGS, chatTests } from "./chats.ts";
 import { cacheTests, controlTests, weightTests } from "./control.ts";
 import { examined, named } from "./doctor.ts";
 import { drawTests } from "./draws.ts";
-import { CHUNK_TOKENS, Fleet, livingIn, memoryMib, promptIds, vllmMissing } from "./fleet.ts";
-import { scaledModel } from "./other-weights.ts";
-import { promptLogprobTests } from "./prompt-logprobs.ts";
-import { TOOL_FLAGS, toolTests } from "./tools.ts";
+import {
+  CHUNK_TOKENS,
+  Fleet,
+  livingIn,
+  memoryMib,
+  promptIds,
+  scaledModel,
+  vllmMissing,
+} from "./fleet.ts";
 
 setDefaultTimeout(TEST_MS_MAX);
 

@@ -10,8 +10,7 @@ import { pathOf } from "../../src/tools/doctor/engine.ts";
 import { CuttingProxy } from "../faults/cutting-proxy.ts";
 import { type Bed, faultsOf, movedIn, plainly, roll } from "./bed.ts";
 import { expectDrawn, expectDrawnAsPlain, expectGreedyAsPlain } from "./drawn-as-plain.ts";
-import { CHUNK_TOKENS, Fleet, INTERPRETER, livingIn, promptIds } from "./fleet.ts";
-import { scaledModel } from "./other-weights.ts";
+import { CHUNK_TOKENS, Fleet, INTERPRETER, livingIn, promptIds, scaledModel } from "./fleet.ts";
 
 /** The bundled model's, model/hf/config.json. */
 const EOS = 1359;

@@ -1,6 +1,41 @@
+// What trainers send, and what they get: recorded exchanges, each file against a fresh server over simulated
+// workers. Only ids, times and the server's own address differ from run to run.
+
 import { expect, test } from "bun:test";
-import { GOLDEN_NAMES, goldenFile, normal } from "./golden.ts";
+import { readFileSync } from "node:fs";
 import { PlaneFixture } from "./plane-fixture.ts";
+
+interface GoldenExchange {
+  readonly request: {
+    readonly method: string;
+    readonly path: string;
+    readonly headers: Record<string, string>;
+    readonly body: unknown;
+  };
+  readonly response: { readonly status: number; readonly body: unknown };
+}
+
+interface GoldenFile {
+  /** The trainer that sends this request, and when. */
+  readonly source: string;
+  readonly exchanges: readonly GoldenExchange[];
+}
+
+const GOLDEN_NAMES = ["trl", "skyrl", "prime-rl", "slime", "nemo-gym"] as const;
+
+function goldenFile(name: (typeof GOLDEN_NAMES)[number]): GoldenFile {
+  return JSON.parse(readFileSync(new URL(`${name}.json`, import.meta.url), "utf8"));
+}
+
+/** An answer without what differs from run to run. */
+function normal(text: string, origin: string): unknown {
+  return JSON.parse(
+    text
+      .replaceAll(/"created":\d+/g, '"created":0')
+      .replaceAll(/[0-9a-f]{32}/g, "ID")
+      .replaceAll(origin, "ORIGIN"),
+  );
+}
 
 for (const name of GOLDEN_NAMES) {
   test(`${name}: gets the same answers, field by field`, async () => {
