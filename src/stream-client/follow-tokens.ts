@@ -124,6 +124,7 @@ function connect(url: string, subscribe: string, { token, signal }: FollowOption
     {
       start: (queue) => {
         socket.on("message", (data) => {
+          if (!isRead) return;
           silences = 0;
           queue.enqueue(String(data));
           if ((queue.desiredSize ?? 0) <= 0) socket.pause();

@@ -152,7 +152,7 @@ class Shares {
   }
 
   get columns(): Column {
-    // Two decimals, as the last iterations' are kept in a file.
+    // Two decimals: a page holds them as JSON.
     return this.sums.map((sum) => Math.round(100 * Math.min(1, sum)) / 100);
   }
 
