@@ -29,59 +29,57 @@ export type OperatorLog = ReturnType<typeof operatorLog>;
 export function operatorLog(log: Log, broken: (error: unknown) => void) {
   return {
     ...lifeLog(log),
-    workerChanged: ({ source, state, reason }: Member): void =>
+    workerChanged: ({ source, state, reason }: Member) =>
       log(state === "ready" ? "info" : "warn", "worker", { worker: source.name, state, reason }),
-    engineNotice: (worker: string, { kind, ...fields }: EngineNotice): void =>
+    engineNotice: (worker: string, { kind, ...fields }: EngineNotice) =>
       log("warn", `worker_${kind}`, { worker, ...fields }),
     /** A server that drafts by itself was tested before it serves. */
-    draftsTested: (worker: string, state: string, reason: string): void =>
+    draftsTested: (worker: string, state: string, reason: string) =>
       log("info", "drafts", { worker, state, reason }),
     /** No server has reported its model yet. */
-    modelUnknown: (reason: string): void => log("warn", "model_unknown", { reason }),
-    weightsChanged: (epoch: number, version: string): void =>
-      log("info", "weights", { epoch, version }),
-    weightsNotice: ({ kind, ...fields }: WeightsNotice): void =>
+    modelUnknown: (reason: string) => log("warn", "model_unknown", { reason }),
+    weightsChanged: (epoch: number, version: string) => log("info", "weights", { epoch, version }),
+    weightsNotice: ({ kind, ...fields }: WeightsNotice) =>
       log(kind === "learned" ? "info" : "warn", `weights_${kind}`, fields),
     /** A weight update has held generation for this time. */
-    weightsHeld: (seconds: number): void =>
-      log("debug", "weights_held", { seconds: rounded(seconds) }),
+    weightsHeld: (seconds: number) => log("debug", "weights_held", { seconds: rounded(seconds) }),
     /** A chat has been rendered as a prompt, in this time. One for every chat: the metrics count them. */
-    chatRendered: (_by: RenderedBy, _seconds: number): void => {},
+    chatRendered: (_by: RenderedBy, _seconds: number) => {},
     /** The model's chat template uses something that this engine of templates does not have. */
-    chatProblem: (problem: string): void => log("warn", "chat_template", { problem }),
+    chatProblem: (problem: string) => log("warn", "chat_template", { problem }),
     /** An engine's plugin or its output shows that its sampler verifies drafts wrongly: it gets no drafts. */
-    notLossless: (engine: string, reason: string): void =>
+    notLossless: (engine: string, reason: string) =>
       log("error", "not_lossless", { engine, reason }),
     /** A request that made workers die was ended. `reason` names it and them. */
-    quarantined: (reason: string): void => log("error", "quarantined", { reason }),
-    answered: (entry: AccessEntry): void => logAnswer(log, entry),
+    quarantined: (reason: string) => log("error", "quarantined", { reason }),
+    answered: (entry: AccessEntry) => logAnswer(log, entry),
     /** A request was ended with an error that an engine reported, or that is an engine's fault. */
-    refused: (entry: RefusedEntry): void => log("warn", "refused", { ...entry }),
-    iterationEnded: (summary: IterationSummary): void =>
+    refused: (entry: RefusedEntry) => log("warn", "refused", { ...entry }),
+    iterationEnded: (summary: IterationSummary) =>
       log("info", "iteration", iterationFields(summary)),
     /** The serving state has changed. Also called every minute while requests wait for it. */
-    stateChanged: (now: ServingState & { waiting: number; seconds: number }): void => {
+    stateChanged: (now: ServingState & { waiting: number; seconds: number }) => {
       const { state, reason, waiting, seconds } = now;
       const why = reason === null ? {} : { reason };
       log(state === "serving" ? "info" : "warn", "state", { state, ...why, waiting, seconds });
     },
     /** Rollouts of an earlier process have gone on. */
-    resumed: (rollouts: number): void => log("info", "resumed", { rollouts }),
+    resumed: (rollouts: number) => log("info", "resumed", { rollouts }),
     /** A journal is not written any more; its rollout goes on without it. */
-    journalFailed: (error: unknown): void => {
+    journalFailed: (error: unknown) => {
       const consequence = "its rollout goes on without a journal";
       log("error", "journal", { reason: errorText(error), consequence });
     },
     /** A wait of the rollout has reached its bound; `reason` names both, and what was given up. */
-    waitEnded: (reason: string): void => log("warn", "wait_ended", { reason }),
+    waitEnded: (reason: string) => log("warn", "wait_ended", { reason }),
     /** All responses are generated, but these clients have not read theirs: the server stops when they have, or stall. */
-    unread: (streams: readonly OpenStream[]): void => {
+    unread: (streams: readonly OpenStream[]) => {
       log("warn", "waiting_for_readers", { streams: streams.length });
       logUnread(log, streams);
     },
-    failed: (error: unknown): void => log("error", "failed", { error: errorWithStack(error) }),
+    failed: (error: unknown) => log("error", "failed", { error: errorWithStack(error) }),
     /** A bug stopped the rollout: nothing can be served any more. */
-    broken: (error: unknown): void => {
+    broken: (error: unknown) => {
       log("error", "broken", { error: errorWithStack(error) });
       broken(error);
     },
@@ -92,17 +90,17 @@ export function operatorLog(log: Log, broken: (error: unknown) => void) {
 function lifeLog(log: Log) {
   let isAnnounced = false;
   return {
-    listening: ({ origin }: URL): void => log("info", "listening", { url: origin }),
+    listening: ({ origin }: URL) => log("info", "listening", { url: origin }),
     /** Every engine has been tried once, or none is known yet: for scripts that wait. May be called again. */
-    ready: ({ origin }: URL): void => {
+    ready: ({ origin }: URL) => {
       if (!isAnnounced) console.log(`foretoken on ${origin}`);
       isAnnounced = true;
     },
-    stopping: (state: "waiting for the model" | "opening workers"): void =>
+    stopping: (state: "waiting for the model" | "opening workers") =>
       log("info", "stopping", { state }),
-    draining: (unfinished: number, seconds: number): void =>
+    draining: (unfinished: number, seconds: number) =>
       log("info", "draining", { unfinished, seconds }),
-    stopped: (ending: Ending, unfinished: number, streams: readonly OpenStream[]): void => {
+    stopped: (ending: Ending, unfinished: number, streams: readonly OpenStream[]) => {
       logUnread(log, streams);
       const outcome = typeof ending === "string" ? ending : errorWithStack(ending.error);
       const level = ending === "drained" ? "info" : "warn";
@@ -182,7 +180,7 @@ export class OperatorFeed {
   }
 
   #relay(event: PropertyKey, operator: OperatorLog) {
-    return (...given: unknown[]): void => {
+    return (...given: unknown[]) => {
       for (const reader of this.#readers) {
         try {
           Reflect.get(reader, event)?.apply(reader, given);
