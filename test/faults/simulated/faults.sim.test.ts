@@ -10,7 +10,7 @@ import { planSidecar } from "./plan.ts";
 import { runSidecarPlan } from "./run.ts";
 import { SimulatedWorker } from "./worker.ts";
 
-const SEEDS = 250;
+const SEEDS = 150;
 /**
  * Seeds that found faults: engines that missed a wake-up, or slept while the sidecar restarted, served; a trainer's canary
  * of the next weights judged the present ones; a part of an update that all engines refused was forgotten.

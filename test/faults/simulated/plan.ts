@@ -1,5 +1,7 @@
 // What a whole sidecar, its engines and its trainer go through in one run, all drawn from the seed. In every third run
-// nothing goes wrong, and every call must be answered as in the documentation.
+// nothing goes wrong, and every call must be answered as in the documentation. In every second run requests are drafted,
+// end by stop tokens or cannot be divided, and KV, drafts and journals are lost; their draws are their own, so that the
+// seeds that found something still find it.
 
 import { present } from "../../../src/core/base/assert.ts";
 import { DRAFT_MODES, type DraftMode } from "../../../src/core/draft/registry.ts";
@@ -83,14 +85,14 @@ export function planSidecar(seed: number): SidecarPlan {
   const hasCanary = seed % 4 !== 1;
   const isMoving = count > 0 && seed % 7 === 6;
   const others = new Random(seed, "membership");
-  const more = new Random(seed, "requests");
-  const isMore = seed % 2 === 0;
-  const moreFaults = count === 0 || !isMore ? 0 : more.below(5);
+  const varied = new Random(seed, "requests");
+  const isVaried = seed % 2 === 0;
+  const losses = isVaried && count > 0 ? varied.below(5) : 0;
   const times = Array.from({ length: count }, () => random.below(FAULTS_MS)).sort((a, b) => a - b);
   return {
     seed,
     policy: pick(POLICY_NAMES),
-    draft: isMore ? (DRAFT_MODES[more.below(DRAFT_MODES.length)] ?? "off") : "off",
+    draft: isVaried ? (DRAFT_MODES[varied.below(DRAFT_MODES.length)] ?? "off") : "off",
     chunkTokens: pick([4, 16, 1000]),
     engines: Array.from({ length: engines }, () => ({
       slots: 1 + random.below(6),
@@ -116,7 +118,7 @@ export function planSidecar(seed: number): SidecarPlan {
       }),
     )
       .map((plan) => (isMoving ? moving(plan, others, engines) : plan))
-      .map((plan) => (isMore ? ending(plan, more) : plan)),
+      .map((plan) => (isVaried ? ending(plan, varied) : plan)),
     faults: [
       ...times.map((atMs) => {
         const fault = faultOf(random, engines, hasCanary);
@@ -124,14 +126,14 @@ export function planSidecar(seed: number): SidecarPlan {
         const isUnseen = hasCanary && fault.kind === "sidecar_killed" && atMs % 3 === 0;
         return { atMs, fault: isUnseen ? { ...fault, engine: atMs % engines } : fault };
       }),
-      ...Array.from({ length: moreFaults }, () => {
-        return { atMs: more.below(FAULTS_MS), fault: lossOf(more, engines) };
+      ...Array.from({ length: losses }, () => {
+        return { atMs: varied.below(FAULTS_MS), fault: lossOf(varied, engines) };
       }),
     ],
   };
 }
 
-/** Engines come and go, and updates are given up. Draws of its own, so that other seeds find what they found. */
+/** Engines come and go, and updates are given up. */
 function moving(plan: IterationPlan, random: Random, engines: number): IterationPlan {
   const update = random.below(4) === 0 ? "aborted" : plan.update;
   const engine = random.below(2 * engines);
@@ -139,7 +141,7 @@ function moving(plan: IterationPlan, random: Random, engines: number): Iteration
   return { ...plan, update, leaving };
 }
 
-/** Responses end by a token, or cannot be divided. Draws of its own, too. */
+/** Responses end by a token, or cannot be divided. */
 function ending(plan: IterationPlan, random: Random): IterationPlan {
   return { ...plan, stops: random.below(2) === 0, isWhole: random.below(4) === 0 };
 }
