@@ -16,7 +16,7 @@ const METRICS = {
   drafted: `${SPEC}draft_tokens_total`,
   accepted: `${SPEC}accepted_tokens_total`,
   alarms: "foretoken_draft_alarms_total",
-  kl: 'foretoken_sampling_kl_nats\\{[^}]*"drafted"[^}]*\\}',
+  shift: 'foretoken_sampling_shift_nats\\{[^}]*"drafted"[^}]*\\}',
 };
 
 async function guarded(name: string) {
@@ -62,7 +62,6 @@ const found: Record<string, Awaited<ReturnType<typeof guarded>>> = {};
 for (const name of ["sound", "processed", "raw"]) {
   const one = await guarded(name);
   found[name] = one;
-  const ratio = one.kl / (found.sound?.kl ?? one.kl);
-  console.log(`${name}: ${JSON.stringify(one)}; KL ${ratio.toFixed(1)} x sound`);
+  console.log(`${name}: ${JSON.stringify(one)}`);
 }
 writeReport(json, found);

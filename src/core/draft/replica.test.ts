@@ -138,13 +138,3 @@ test("full: a response beyond the 4,096 of a group is not taken; those before it
   expect(last).toBeDefined();
   expect(replica.stats()).toMatchObject({ groups: 1, fullGroups: 0 });
 });
-
-test("bad input: negative tokens, offsets and sample indexes are refused and change nothing", () => {
-  const replica = ready();
-  expect(() => replica.register(B, ids(1, -1))).toThrow("register.prompt[1] is -1, below 0");
-  expect(() => replica.update(A, 0, 0, ids(1, 2, -5))).toThrow("update.tokens[2] is -5, below 0");
-  expect(() => replica.update(A, 0, -1, ids(1))).toThrow("update.offset is -1");
-  expect(() => replica.update(A, -1, 0, ids(1))).toThrow("sampleIndex is -1");
-  expect(replica.has(B)).toBe(false);
-  expect(replica.update(A, 0, 0, ids(1, 2))).toEqual({ kind: "ok" });
-});

@@ -4,7 +4,6 @@
 // SEQUENCES_MAX of a group is not taken and not drafted for: drafting may only ever cost time. A group whose prompt has a
 // past begins with it in its index. Lifetimes are the caller's.
 
-import { InvalidFieldError } from "../base/errors.ts";
 import type { GroupId } from "../base/ids.ts";
 import { SEQUENCES_MAX } from "../wasm/abi.ts";
 import { type CoreOptions, LIMIT_BYTES_MAX } from "../wasm/load.ts";
@@ -21,7 +20,6 @@ interface Group {
 const OK: UpdateResult = { kind: "ok" };
 const FULL: UpdateResult = { kind: "full" };
 const NO_HANDLE = -1;
-const WHERE = "draft replica";
 /** Bytes of the index that a past takes for each token: 39 to 44 on recorded responses, and some to spare. */
 const INDEX_BYTES_PER_TOKEN = 64;
 /** Pasts may fill the memory up to this part: the rest is for live tokens. */
@@ -41,8 +39,6 @@ export class Replica implements Drafter {
 
   register(groupId: GroupId, prompt: Int32Array, past: readonly Int32Array[] = []): void {
     if (this.#groups.has(groupId)) return;
-    checkTokens(prompt, "register.prompt");
-    for (const tokens of past) checkTokens(tokens, "register.past");
     const handle = this.#create(prompt, past);
     const group: Group = { handle, have: [] };
     this.#groups.set(groupId, group);
@@ -56,17 +52,12 @@ export class Replica implements Drafter {
   update(groupId: GroupId, sampleIndex: number, offset: number, tokens: Int32Array): UpdateResult {
     const group = this.#groups.get(groupId);
     if (group === undefined) return OK;
-    checkSampleIndex(sampleIndex);
-    if (!Number.isSafeInteger(offset) || offset < 0) {
-      throw wrong("update.offset", `is ${offset}, not a count`);
-    }
     // It keeps no count any more, so no offset is a gap.
     if (group.handle === null || sampleIndex >= SEQUENCES_MAX) return FULL;
     const have = group.have[sampleIndex] ?? 0;
     if (offset > have) return { kind: "gap", have };
     const from = have - offset;
     if (from >= tokens.length) return OK;
-    checkTokens(tokens, "update.tokens");
     while (group.have.length <= sampleIndex) group.have.push(0);
     group.have[sampleIndex] = offset + tokens.length;
     this.#index.append(group.handle, sampleIndex, tokens, from);
@@ -133,21 +124,4 @@ export class Replica implements Drafter {
     this.#byHandle.delete(handle);
     this.#index.drop(handle);
   }
-}
-
-function wrong(field: string, problem: string): InvalidFieldError {
-  return new InvalidFieldError({ where: WHERE, field, problem });
-}
-
-/** Core and wire hold token ids in 32 bits, and they are never negative. */
-function checkTokens(tokens: Int32Array, field: string): void {
-  for (let i = 0; i < tokens.length; i += 1) {
-    const token = tokens[i] as number;
-    if (token < 0) throw wrong(`${field}[${i}]`, `is ${token}, below 0`);
-  }
-}
-
-function checkSampleIndex(sampleIndex: number): void {
-  if (Number.isInteger(sampleIndex) && sampleIndex >= 0) return;
-  throw wrong("sampleIndex", `is ${sampleIndex}, not a count`);
 }

@@ -2,7 +2,7 @@
 // embedded engine check with it: whatever passes can be drawn with by every engine, in float32.
 // An engine's own limits (context, KV, supported parameters) are checked elsewhere, where they are known.
 
-import type { LogitShaping, SamplingParams } from "./request.ts";
+import { type LogitShaping, NO_SHAPING, type SamplingParams } from "./request.ts";
 
 export interface Range {
   readonly min: number;
@@ -62,84 +62,67 @@ export function outOfBounds(
   sampling: SamplingParams,
   { vocabularySize }: { vocabularySize: number },
 ): OutOfBounds | null {
-  const { temperature, seed, tokensMax, stopTokenIds, shaping, topLogprobs } = sampling;
+  const { temperature, seed, tokensMax, stopTokenIds: stops, topLogprobs } = sampling;
+  const { tokensMin, topK, topP, minP, logitBias, ...penalties } = sampling.shaping ?? NO_SHAPING;
+  const { repetitionPenalty, presencePenalty, frequencyPenalty } = penalties;
   if (!isTemperature(temperature)) {
     return { field: "temperature", value: String(temperature), bound: TEMPERATURE_BOUND };
+  }
+  if (!(topP > TOP_P.min && topP <= TOP_P.max)) {
+    return { field: "top_p", value: String(topP), bound: "> 0 and <= 1" };
   }
   return (
     whole("seed", seed, SEED) ??
     whole("max_tokens", tokensMax, MAX_TOKENS) ??
     whole("logprobs", topLogprobs, TOP_LOGPROBS) ??
-    wrongStops(stopTokenIds) ??
-    (shaping === null ? null : wrongShaping(shaping, { vocabularySize, stopTokenIds }))
+    whole("min_tokens", tokensMin, MIN_TOKENS) ??
+    whole("top_k", topK, TOP_K) ??
+    real("min_p", minP, MIN_P) ??
+    real("repetition_penalty", repetitionPenalty, REPETITION_PENALTY) ??
+    real("presence_penalty", presencePenalty, PRESENCE_PENALTY) ??
+    real("frequency_penalty", frequencyPenalty, FREQUENCY_PENALTY) ??
+    tooMany("stop_token_ids", stops.length, STOP_TOKENS_MAX) ??
+    first(stops, (token) => whole("stop_token_ids", token, { min: 0, max: TOKENS_MAX })) ??
+    tooMany("logit_bias", logitBias.length, LOGIT_BIAS_ENTRIES_MAX) ??
+    first(logitBias, (entry) => wrongBias(entry, { min: 0, max: vocabularySize - 1 })) ??
+    (tokensMin === 0 ? null : nothingLeft(tokensMin, stops, vocabularySize))
   );
 }
 
-function wrongStops(stopTokenIds: readonly number[]): OutOfBounds | null {
-  const field = "stop_token_ids";
-  if (stopTokenIds.length > STOP_TOKENS_MAX) {
-    return tooMany(field, stopTokenIds.length, STOP_TOKENS_MAX);
-  }
-  for (const token of stopTokenIds) {
-    const problem = whole(field, token, { min: 0, max: TOKENS_MAX });
+function first<T>(all: readonly T[], check: (one: T) => OutOfBounds | null): OutOfBounds | null {
+  for (const one of all) {
+    const problem = check(one);
     if (problem !== null) return problem;
   }
   return null;
 }
 
-function wrongShaping(
-  shaping: LogitShaping,
-  about: { vocabularySize: number; stopTokenIds: readonly number[] },
-): OutOfBounds | null {
-  const { tokensMin, topK, topP, minP } = shaping;
-  if (!(topP > TOP_P.min && topP <= TOP_P.max)) {
-    return { field: "top_p", value: String(topP), bound: "> 0 and <= 1" };
-  }
-  return (
-    whole("min_tokens", tokensMin, MIN_TOKENS) ??
-    whole("top_k", topK, TOP_K) ??
-    real("min_p", minP, MIN_P) ??
-    real("repetition_penalty", shaping.repetitionPenalty, REPETITION_PENALTY) ??
-    real("presence_penalty", shaping.presencePenalty, PRESENCE_PENALTY) ??
-    real("frequency_penalty", shaping.frequencyPenalty, FREQUENCY_PENALTY) ??
-    wrongBias(shaping.logitBias, about.vocabularySize) ??
-    nothingLeft(tokensMin, about)
-  );
-}
-
 function wrongBias(
-  logitBias: LogitShaping["logitBias"],
-  vocabularySize: number,
+  { token, bias }: LogitShaping["logitBias"][number],
+  tokens: Range,
 ): OutOfBounds | null {
   const field = "logit_bias";
-  if (logitBias.length > LOGIT_BIAS_ENTRIES_MAX) {
-    return tooMany(field, logitBias.length, LOGIT_BIAS_ENTRIES_MAX);
+  if (whole(field, token, tokens) !== null) {
+    return { field, value: `for token ${token}`, bound: `one ${boundOf(tokens)}` };
   }
-  const tokens = { min: 0, max: vocabularySize - 1 };
-  for (const { token, bias } of logitBias) {
-    if (whole(field, token, tokens) !== null) {
-      return { field, value: `for token ${token}`, bound: `one ${boundOf(tokens)}` };
-    }
-    if (!isWithin(bias, LOGIT_BIAS)) {
-      return { field, value: `${bias} for token ${token}`, bound: boundOf(LOGIT_BIAS) };
-    }
-  }
-  return null;
+  if (isWithin(bias, LOGIT_BIAS)) return null;
+  return { field, value: `${bias} for token ${token}`, bound: boundOf(LOGIT_BIAS) };
 }
 
 /** A problem if the vocabulary has stop tokens only: with all masked until `tokensMin`, none could be drawn. null: none. */
 function nothingLeft(
   tokensMin: number,
-  { vocabularySize, stopTokenIds }: { vocabularySize: number; stopTokenIds: readonly number[] },
+  stops: readonly number[],
+  vocabularySize: number,
 ): OutOfBounds | null {
-  if (tokensMin === 0 || stopTokenIds.length < vocabularySize) return null;
-  const stops = new Set(stopTokenIds.filter((token) => token < vocabularySize));
-  if (stops.size < vocabularySize) return null;
+  const known = new Set(stops.filter((token) => token < vocabularySize));
+  if (known.size < vocabularySize) return null;
   const bound = `0, as all ${vocabularySize} tokens of the vocabulary are stop tokens`;
   return { field: "min_tokens", value: String(tokensMin), bound };
 }
 
-function tooMany(field: string, count: number, max: number): OutOfBounds {
+function tooMany(field: string, count: number, max: number): OutOfBounds | null {
+  if (count <= max) return null;
   return { field, value: `a list of ${count}`, bound: `one of at most ${max}` };
 }
 

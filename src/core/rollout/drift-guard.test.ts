@@ -60,8 +60,11 @@ test("drift guard: an engine that takes wrong drafts gets none, and it is said o
   const { mayDraft, verdicts, engine } = guarded("drafted");
   expect(verdicts).toEqual(["it gets no drafts"]);
   expect(mayDraft).toBe(false);
-  expect(engine?.drafted.kl).toBeCloseTo(-Math.log(0.5), 6);
-  expect(engine?.plain.kl).toBeLessThan(0.002);
+  const shifts = [engine?.drafted, engine?.plain].map((test) => {
+    return (test?.scoreMean ?? 0) - (test?.expectedMean ?? 0);
+  });
+  expect(shifts[0]).toBeGreaterThan(0.5);
+  expect(Math.abs(shifts[1] ?? 1)).toBeLessThan(0.03);
 });
 
 test("drift guard: an engine that reports nothing possible where it drafts gets no drafts", () => {
@@ -76,6 +79,5 @@ test("drift guard: an engine that is wrong without drafts too gets them again", 
 test("drift guard: a sound engine drafts on, though its likeliest tokens are drafted", () => {
   const { mayDraft, verdicts, engine } = guarded("never");
   expect([mayDraft, verdicts]).toEqual([true, []]);
-  expect(engine?.drafted.test.draws).toBe(100 * CHUNK);
-  expect(engine?.drafted.kl).toBeLessThan(0.002);
+  expect(engine?.drafted.draws).toBe(100 * CHUNK);
 });

@@ -14,48 +14,10 @@ import { SamplingTest } from "./sampling-test.ts";
 const ALPHA = 1e-6;
 /** Alternatives of a position: fewer say too little. The last one is left out, as it may be the token drawn. */
 const TOP_MIN = 3;
-/** Ranks that are counted; rarer ones are one class. */
-const RANKS = 8;
-
-export class PositionsTest {
-  readonly test = new SamplingTest(ALPHA);
-  readonly #drawn = new Float64Array(RANKS);
-  readonly #expected = new Float64Array(RANKS);
-
-  /** `top`: highest first. */
-  add(logprob: number, top: Float32Array): void {
-    this.test.add({ logprob, top });
-    const ranks = Math.min(top.length, RANKS - 1);
-    let rank = 0;
-    let rest = 1;
-    while (rank < ranks && (top[rank] ?? 0) > logprob) rank += 1;
-    this.#count(this.#drawn, rank < ranks ? rank : RANKS - 1, 1);
-    for (let i = 0; i < ranks; i += 1) {
-      const probability = Math.exp(top[i] ?? Number.NEGATIVE_INFINITY);
-      this.#count(this.#expected, i, probability);
-      rest -= probability;
-    }
-    this.#count(this.#expected, RANKS - 1, Math.max(0, rest));
-  }
-
-  #count(counts: Float64Array, rank: number, by: number): void {
-    counts[rank] = (counts[rank] ?? 0) + by;
-  }
-
-  /** Kullback-Leibler divergence of the ranks drawn from the reported ones, nats; noise is about 3.5 / draws. */
-  get kl(): number {
-    const { draws } = this.test;
-    if (draws === 0) return 0;
-    return this.#drawn.reduce((sum, drawn, rank) => {
-      const expected = this.#expected[rank] ?? 0;
-      return drawn === 0 ? sum : sum + (drawn / draws) * Math.log(drawn / expected);
-    }, 0);
-  }
-}
 
 class EngineDrift {
-  readonly drafted = new PositionsTest();
-  plain = new PositionsTest();
+  readonly drafted = new SamplingTest(ALPHA);
+  plain = new SamplingTest(ALPHA);
   /** null: it may have drafts. */
   offMs: number | null = null;
 }
@@ -89,19 +51,19 @@ export class DriftGuard {
     const { drafted, offMs } = engine;
     const isDrafted = hasDrafts && (offMs === null || (run?.startMs ?? 0) <= offMs);
     // Draws from before the engine reported its first drafts may have had some.
-    if (isDrafted && drafted.test.draws === 0) engine.plain = new PositionsTest();
+    if (isDrafted && drafted.draws === 0) engine.plain = new SamplingTest(ALPHA);
     const { plain } = engine;
     const marks = draftedPositions(new Uint8Array(tokens), offset, run?.drafts ?? null, isDrafted);
     for (const [i, logprob] of response.logprobs(offset).entries()) {
       const row = top.logprobs.subarray(i * top.count, (i + 1) * top.count - 1);
       if (!Number.isFinite(logprob) || !Number.isFinite(row[0])) continue;
-      (marks[i] === 1 ? drafted : plain).add(logprob, row);
+      (marks[i] === 1 ? drafted : plain).add({ logprob, top: row });
     }
-    const isOff = drafted.test.isRejected && !plain.test.isRejected;
+    const isOff = drafted.isRejected && !plain.isRejected;
     if (isOff === (offMs !== null)) return null;
     engine.offMs = isOff ? nowMs : null;
-    const means = ({ test, kl }: PositionsTest) =>
-      `mean logprob of ${test.draws} ${test.scoreMean.toFixed(3)} instead of ${test.expectedMean.toFixed(3)}, KL ${kl.toFixed(4)}`;
+    const means = ({ draws, scoreMean, expectedMean }: SamplingTest) =>
+      `mean logprob of ${draws} ${scoreMean.toFixed(3)} instead of ${expectedMean.toFixed(3)}`;
     const verdict = isOff ? "it gets no drafts" : "drafts are not the cause, and on again";
     return `tokens with drafts: ${means(drafted)}; others: ${means(plain)}; ${verdict}`;
   }

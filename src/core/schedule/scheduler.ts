@@ -33,7 +33,6 @@ import type { SchedulePolicy } from "./policy.ts";
 import { Reservation } from "./reservation.ts";
 import { Rooms } from "./rooms.ts";
 import { Sessions } from "./sessions.ts";
-import { Suspects } from "./suspects.ts";
 
 export type ScheduleCommand = ExecutableCommand | RejectCommand;
 
@@ -108,7 +107,8 @@ export class Scheduler {
   /** Waiting requests whose KV still lies on a worker. */
   readonly #parked = new Set<RolloutRequest>();
   readonly sessions: Sessions;
-  readonly #suspects = new Suspects();
+  /** Waiting suspects, in order of arrival: in quarantine, as no worker runs two, and half of the workers run none. */
+  readonly #suspects = new Set<RolloutRequest>();
   /** Requests that are too large for every worker that is there, and not for one that may come back. */
   readonly stranded = new Set<RolloutRequest>();
   /** KV budgets in the turn that last checked the stranded requests. */
@@ -129,7 +129,7 @@ export class Scheduler {
     assert(request.status === "waiting", "only a waiting request is scheduled");
     this.#rooms.changed();
     this.#endless.delete(request);
-    if (isSuspect(request)) this.#suspects.waiting.add(request);
+    if (isSuspect(request)) this.#suspects.add(request);
     else {
       this.#policy.add(request);
       if (this.#mode.kind === "divided") this.sessions.enqueue(request);
@@ -190,7 +190,7 @@ export class Scheduler {
     this.#recall(turn);
     // Most turns are for tokens of requests that run.
     const isWaiting = this.#rooms.wereFull || this.#policy.peek() !== null;
-    if (isWaiting || this.#suspects.waiting.size > 0) this.#serve(turn, nowMs);
+    if (isWaiting || this.#suspects.size > 0) this.#serve(turn, nowMs);
     if (this.#mode.kind === "divided") {
       if (!this.#mode.chunks.isFixed) this.#openEnds(turn);
       this.#preempt(turn);
@@ -202,14 +202,14 @@ export class Scheduler {
   #serve(turn: Turn, nowMs: number): void {
     this.sessions.expectGrowth(turn.slots);
     this.#serveReservation(turn);
-    if (this.#suspects.waiting.size > 0) this.#serveSuspects(turn);
+    if (this.#suspects.size > 0) this.#serveSuspects(turn);
     this.#serveInOrder(turn);
     if (turn.isBlocked) this.#makeRoom(turn, nowMs);
   }
 
   /** Chunks that begin while nobody waits have no end of their own. */
   #openEnds({ commands, slots, isBlocked }: Turn): void {
-    if (isBlocked || this.#policy.peek() !== null || this.#suspects.waiting.size > 0) return;
+    if (isBlocked || this.#policy.peek() !== null || this.#suspects.size > 0) return;
     for (const command of commands) {
       if (command.kind !== "dispatch") continue;
       const { request, workerId } = command;
@@ -323,16 +323,18 @@ export class Scheduler {
     this.#rooms.lookedAt(turn.slots, turn.isBlocked);
   }
 
-  /** Starts at most one suspect on a worker. */
+  /** Starts at most one suspect on a worker, so that the next death has one explanation. New requests need the other half. */
   #serveSuspects(turn: Turn): void {
     const { slots } = turn;
+    let left = Math.max(1, Math.floor(slots.length / 2));
+    for (const slot of slots) if (slot.hasSuspect) left -= 1;
     let looked = 0;
-    for (const request of this.#suspects.startable(slots)) {
-      if (looked >= PASSED_MAX) return;
+    for (const request of this.#suspects) {
+      if (left <= 0 || looked >= PASSED_MAX) return;
       looked += 1;
       const chunkTokens = this.#chunkOf(request, turn);
       if (this.#strand(request, chunkTokens, turn)) {
-        this.#suspects.waiting.delete(request);
+        this.#suspects.delete(request);
         continue;
       }
       const slot = this.#placeOf(request, slots, chunkTokens);
@@ -342,6 +344,7 @@ export class Scheduler {
         continue;
       }
       slot.hasSuspect = true;
+      left -= 1;
       this.#dispatch(request, slot, chunkTokens, turn);
     }
   }
@@ -383,7 +386,7 @@ export class Scheduler {
     this.#rooms.changed();
     this.#parked.delete(request);
     this.sessions.turns.delete(request);
-    this.#suspects.waiting.delete(request);
+    this.#suspects.delete(request);
     this.stranded.delete(request);
     this.#reservation.leaves(request);
   }

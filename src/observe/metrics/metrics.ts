@@ -6,7 +6,7 @@ import { type WorkerId, workerId } from "../../core/base/ids.ts";
 import type { Telemetry } from "../../core/draft/service/message.ts";
 import type { KvPoolStats } from "../../core/kv/pool.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
-import type { DriftGuard, PositionsTest } from "../../core/rollout/drift-guard.ts";
+import type { DriftGuard } from "../../core/rollout/drift-guard.ts";
 import {
   type Figure,
   KV_MOVE_FIGURES,
@@ -15,6 +15,7 @@ import {
   WORKER_FIGURES,
 } from "../../core/rollout/figures.ts";
 import type { Meter, Progress } from "../../core/rollout/meter.ts";
+import type { SamplingTest } from "../../core/rollout/sampling-test.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { EngineTime } from "./effective-time.ts";
 import { requestTimes } from "./request-times.ts";
@@ -121,7 +122,7 @@ function perPlugin(name: string, help: string, value: (figures: PluginFigures) =
 }
 
 /** A row with two values of each engine: for positions with a draft token, and for the others. */
-function perPositions(name: string, help: string, value: (test: PositionsTest) => number): Row {
+function perPositions(name: string, help: string, value: (test: SamplingTest) => number): Row {
   const read = ({ drift, engineName }: MetricsSources) =>
     [...drift.engines].flatMap(([worker, { drafted, plain }]): Value[] => [
       [value(drafted), engineName(worker), "drafted"],
@@ -168,9 +169,13 @@ const ROWS: readonly Row[] = [
   perPositions(
     "draws",
     "Tokens at temperature 1, with three alternatives or more, that were compared with the reported distribution.",
-    (p) => p.test.draws,
+    (p) => p.draws,
   ),
-  perPositions("kl_nats", "KL divergence of their ranks from the reported ones.", (p) => p.kl),
+  perPositions(
+    "shift_nats",
+    "Mean logprob of these tokens less that of draws from the reported distributions.",
+    (p) => p.scoreMean - p.expectedMean,
+  ),
   perWorker("vllm:num_requests_running", "Requests in engines' running batches.", (w) => w.running),
   perWorker("vllm:kv_cache_usage_perc", "Share of the KV budget in use, 0 to 1.", (w) =>
     w.kvTokens === 0 ? 0 : w.kvTokensUsed / w.kvTokens,
