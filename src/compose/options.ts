@@ -1,12 +1,12 @@
 // The options of a sidecar and of its server, its parts, and the interfaces of both as they run, and of their features.
 
+import type { OpenWait } from "../core/base/waits.ts";
 import type { DraftMode } from "../core/draft/registry.ts";
 import type { PolicyName } from "../core/schedule/policies.ts";
 import type { WorkerSource } from "../fleet/engines.ts";
 import type { LearnedEpochs } from "../fleet/learned-epochs.ts";
 import type { WorkerPool } from "../fleet/pool.ts";
 import type { WeightUpdates } from "../fleet/updates.ts";
-import type { OpenWait } from "../fleet/waits.ts";
 import type { EmbeddedKvPool, PoolOptions } from "../host/embedded-pool.ts";
 import type { RunJournals } from "../host/journal-file.ts";
 import type { Timers } from "../host/timers.ts";

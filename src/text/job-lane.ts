@@ -2,7 +2,7 @@
 // and a queue of waiting jobs. A job that takes too long fails its request, and its thread is stopped.
 
 import { AppError, type ErrorCode, errorText, InvalidFieldError } from "../core/base/errors.ts";
-import { waitMsMax } from "../core/base/waits.ts";
+import { type OpenWait, waitMsMax } from "../core/base/waits.ts";
 
 declare const self: Worker;
 
@@ -135,15 +135,14 @@ export class Lane<Job> {
     return await promise.finally(() => signal.removeEventListener("abort", leave));
   }
 
-  /** The wait of the job whose turn comes next, as Waits has it; null: none waits. */
-  get wait() {
+  /** The wait of the job whose turn comes next; null: none waits. */
+  get wait(): OpenWait | null {
     const [next] = this.#waiting;
     if (next === undefined) return null;
     const { words, waitMsMax: msMax = QUEUE_MS_MAX } = this.#options;
     const reason = `${this.#waiting.size} wait there`;
     const about = { what: `a job of ${next.size} ${words.unit}`, forWhom: words.thread, reason };
-    const isLate = 2 * (performance.now() - next.sinceMs) > msMax;
-    return { name: "thread_queue" as const, ...about, msMax, sinceMs: next.sinceMs, isLate };
+    return { name: "thread_queue", ...about, msMax, sinceMs: next.sinceMs };
   }
 
   close(): void {

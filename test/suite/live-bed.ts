@@ -1,7 +1,7 @@
 // The page's view over a sidecar with simulated workers.
 
+import type { OpenWait } from "../../src/core/base/waits.ts";
 import type { RequestSpec } from "../../src/core/request/request.ts";
-import type { OpenWait } from "../../src/fleet/waits.ts";
 import { CompletedGroups } from "../../src/server/completed-groups.ts";
 import { LiveView } from "../../src/server/live/view.ts";
 import { Bed, type BedOptions } from "./sidecar-bed.ts";

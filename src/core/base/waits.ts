@@ -131,3 +131,18 @@ type TimedWait = {
 export function waitMsMax(name: TimedWait): number {
   return WAITS[name].seconds * 1000;
 }
+
+/** A wait that lasts now, of a request or of somebody else. */
+export interface OpenWait {
+  /** Absent: it is no request's. */
+  readonly name?: WaitName;
+  /** The waiting call or part: "update_weights". */
+  readonly what: string;
+  /** Whom the wait is for: "engine 1". */
+  readonly forWhom: string;
+  /** Reason in words: "it has not answered /update_weights". */
+  readonly reason: string;
+  /** Deadline, ms after the start; null: there is none, and `reason` says what ends the wait. */
+  readonly msMax: number | null;
+  readonly sinceMs: number;
+}

@@ -3,6 +3,7 @@
 
 import { assert } from "../base/assert.ts";
 import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
+import type { OpenWait } from "../base/waits.ts";
 import {
   type Group,
   type GroupSpec,
@@ -19,7 +20,6 @@ import { Loop, type LoopOptions, unreportedEnd } from "./loop.ts";
 import type { Meter } from "./meter.ts";
 import type { PauseMode } from "./pause.ts";
 import { isStale } from "./selection.ts";
-import type { RolloutWait } from "./waits.ts";
 import type { EngineWorker } from "./worker.ts";
 
 export type RolloutOptions = LoopOptions;
@@ -85,7 +85,7 @@ export class Rollout {
   }
 
   /** Waits for what no other request gives. */
-  get waits(): readonly RolloutWait[] {
+  get waits(): readonly OpenWait[] {
     return this.#loop.waits.open;
   }
 

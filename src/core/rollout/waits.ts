@@ -2,7 +2,7 @@
 // At the bound requests are given up, with an error that names it; KV is given up, and computed again.
 
 import type { Clock } from "../base/clock.ts";
-import { WAITS, type WaitName, waitMsMax } from "../base/waits.ts";
+import { type OpenWait, WAITS, waitMsMax } from "../base/waits.ts";
 import type { Turns } from "./turns.ts";
 
 const REASONS = {
@@ -16,18 +16,6 @@ const REASONS = {
 
 /** Waits that last as long as a state of the rollout. */
 export type LastingWait = "no_open_worker" | "no_large_worker" | "paused_too_long";
-
-/** A wait, for people. */
-export interface RolloutWait {
-  readonly name: WaitName;
-  readonly what: string;
-  readonly forWhom: string;
-  readonly reason: string;
-  readonly msMax: number;
-  readonly sinceMs: number;
-  /** Whether it has lasted half of its bound. */
-  readonly isLate: boolean;
-}
 
 export interface BoundedWaitsOptions {
   readonly clock: Clock;
@@ -43,7 +31,7 @@ export interface BoundedWaitsOptions {
 export class BoundedWaits {
   readonly #options: BoundedWaitsOptions;
   /** Open waits, and what cancels their bounds. */
-  readonly #open = new Map<Omit<RolloutWait, "isLate">, () => void>();
+  readonly #open = new Map<OpenWait, () => void>();
   readonly #states = new Map<LastingWait, () => void>();
 
   constructor(options: BoundedWaitsOptions) {
@@ -90,10 +78,7 @@ export class BoundedWaits {
     this.#states.clear();
   }
 
-  get open(): RolloutWait[] {
-    const nowMs = this.#options.clock.nowMs();
-    return Array.from(this.#open.keys(), (wait) => {
-      return { ...wait, isLate: 2 * (nowMs - wait.sinceMs) > wait.msMax };
-    });
+  get open(): OpenWait[] {
+    return [...this.#open.keys()];
   }
 }

@@ -4,12 +4,12 @@
 import type { Clock, Later } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { requestId, workerId } from "../../core/base/ids.ts";
+import type { OpenWait } from "../../core/base/waits.ts";
 import type { Group, RolloutRequest } from "../../core/request/buffer.ts";
 import { type Figures, SHOWN_FIGURES } from "../../core/rollout/figures.ts";
 import type { IterationSummary } from "../../core/rollout/iteration-span.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { WorkerPool } from "../../fleet/pool.ts";
-import type { OpenWait } from "../../fleet/waits.ts";
 import { figureOf, type RunFigure } from "../../observe/picture/figure.ts";
 import { headlineOf, savedPage } from "../../observe/picture/page.ts";
 import type { CompletedGroups } from "../completed-groups.ts";

@@ -2,13 +2,12 @@
 // for, with one reason each, and rows for the page and /v1/waiting: a state, a reason in words, and an estimate of the time
 // until it ends.
 
-import type { WaitName } from "../../core/base/waits.ts";
+import type { OpenWait, WaitName } from "../../core/base/waits.ts";
 import type { RolloutRequest } from "../../core/request/buffer.ts";
 import type { Progress } from "../../core/rollout/meter.ts";
 import type { EngineClock, WaitState } from "../../core/rollout/progress-clock.ts";
 import type { Member } from "../../fleet/engines.ts";
 import type { WorkerPool } from "../../fleet/pool.ts";
-import type { OpenWait } from "../../fleet/waits.ts";
 import type { Sidecar } from "../sidecar.ts";
 
 export const SERVING_STATES = [
@@ -263,8 +262,13 @@ function engine(clock: EngineClock, name: string): Waiting {
   return row("engine", state, reason, { since_s: isSilent ? silentMs / 1000 : null });
 }
 
+/** Share of its bound after which a wait is late; and the time of one without a bound, ms. */
+const LATE_SHARE = 0.5;
+const LATE_MS = 60_000;
+
 function call(wait: OpenWait, nowMs: number): Waiting {
-  const { name = null, what, forWhom, reason: why, msMax, sinceMs, isLate } = wait;
+  const { name = null, what, forWhom, reason: why, msMax, sinceMs } = wait;
+  const isLate = nowMs - sinceMs > (msMax === null ? LATE_MS : msMax * LATE_SHARE);
   const since_s = (nowMs - sinceMs) / 1000;
   const estimate_s = msMax === null ? null : Math.max(0, msMax / 1000 - since_s);
   const end = estimate_s === null ? "" : `; gives up in ${figure(estimate_s)} s`;
