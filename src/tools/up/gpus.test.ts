@@ -32,10 +32,7 @@ test("gpusOf: each server has its own slice, in order", () => {
   expect(gpusOf({ visible, servers: 4, perServer: 1 })).toEqual(["4", "5", "6", "7"]);
   expect(gpusOf({ visible, servers: 2, perServer: 2 })).toEqual(["4,5", "6,7"]);
   expect(gpusOf({ visible: null, servers: 4, perServer: 2 })).toEqual(["0,1", "2,3", "4,5", "6,7"]);
-});
-
-test("gpusOf: too few are an error that names the maximum", () => {
-  const visible = ["0", "1", "2", "3"];
+  // Too few are an error that names the maximum.
   expect(() => gpusOf({ visible, servers: 4, perServer: 2 })).toThrow(
     "4 servers of 2 GPUs each take 8, and there are 4: give --workers 2",
   );

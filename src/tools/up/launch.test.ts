@@ -16,48 +16,37 @@ const OPTIONS: LaunchOptions = {
   extraArgs: [],
 };
 
+const launched = (options: Partial<LaunchOptions>) => {
+  const { command, env } = launchOf({ ...OPTIONS, ...options });
+  return { text: command.join(" "), env };
+};
+const GPUS = { build: { version: "0.32.0", isCpu: false }, gpus: "2,3" };
+
 test("launchOf: the endpoint for token ids is switched on as the version wants it", () => {
-  const told = (version: string) => {
-    const { command, env } = launchOf({ ...OPTIONS, build: { version, isCpu: true } });
-    return [
-      command.includes("--enable-scale-out"),
-      env.VLLM_ENABLE_SCALE_OUT_ENDPOINTS ?? null,
-    ] as const;
-  };
-  expect(told("0.22.1")).toEqual([false, "1"]);
-  expect(told("0.31.9")).toEqual([false, "1"]);
-  expect(told("0.32.0")).toEqual([true, null]);
-  expect(told("1.0")).toEqual([true, null]);
-});
-
-test("launchOf: on CPU, no prompt is split over steps and nothing is computed in bfloat16", () => {
-  const { command, env } = launchOf(OPTIONS);
-  expect(command).toContain("--no-enable-chunked-prefill");
-  expect(command.slice(command.indexOf("--dtype")).slice(0, 2)).toEqual(["--dtype", "float32"]);
-  expect(env.VLLM_ENABLE_V1_MULTIPROCESSING).toBe("0");
-  expect(env.CUDA_VISIBLE_DEVICES).toBeUndefined();
-});
-
-test("launchOf: on GPUs, each server has its own, and weights can be sent", () => {
-  const { command, env } = launchOf({
-    ...OPTIONS,
-    build: { version: "0.32.0", isCpu: false },
-    gpus: "2,3",
+  const told = ["0.22.1", "0.31.9", "0.32.0", "1.0"].map((version) => {
+    const { text, env } = launched({ build: { version, isCpu: true } });
+    return [text.includes("--enable-scale-out"), env.VLLM_ENABLE_SCALE_OUT_ENDPOINTS ?? null];
   });
-  expect(env.CUDA_VISIBLE_DEVICES).toBe("2,3");
-  expect(command).toContain("--weight-transfer-config");
-  expect(command).not.toContain("--dtype");
+  expect(told).toEqual([
+    [false, "1"],
+    [false, "1"],
+    [true, null],
+    [true, null],
+  ]);
 });
 
-test("launchOf: what the user says comes last, and so wins", () => {
-  const { command } = launchOf({ ...OPTIONS, extraArgs: ["--dtype", "bfloat16"] });
-  expect(command.slice(-2)).toEqual(["--dtype", "bfloat16"]);
-});
-
-test("launchOf: the key stands in the environment, not among the arguments", () => {
-  const { command, env } = launchOf({ ...OPTIONS, apiKey: "secret" });
-  expect(command.join(" ")).not.toContain("secret");
-  expect(env.VLLM_API_KEY).toBe("secret");
+test("launchOf: flags and environment of what a server computes on, of the user and of the key", () => {
+  const cpu = launched({ extraArgs: ["--dtype", "bfloat16"], apiKey: "secret" });
+  expect(cpu.text).toContain("--no-enable-chunked-prefill");
+  // What comes last wins.
+  expect(cpu.text).toMatch(/--dtype float32 .*--dtype bfloat16$/);
+  expect(cpu.text).not.toContain("secret");
+  expect(cpu.env).toMatchObject({ VLLM_ENABLE_V1_MULTIPROCESSING: "0", VLLM_API_KEY: "secret" });
+  expect(cpu.env.CUDA_VISIBLE_DEVICES).toBeUndefined();
+  const gpu = launched(GPUS);
+  expect(gpu.env.CUDA_VISIBLE_DEVICES).toBe("2,3");
+  expect(gpu.text).toContain("--weight-transfer-config");
+  expect(gpu.text).not.toContain("--dtype");
 });
 
 test("launchOf: Mooncake's look-ups have a socket of each server's own, and the pool's settings come with it", () => {
@@ -78,8 +67,7 @@ test("launchOf: Mooncake's look-ups have a socket of each server's own, and the 
 });
 
 test("launchOf: a version before 0.22, and what is no version, is refused by name", () => {
-  const launch = (version: string) => () =>
-    launchOf({ ...OPTIONS, build: { version, isCpu: true } });
+  const launch = (version: string) => () => launched({ build: { version, isCpu: true } });
   expect(launch("0.21.3")).toThrow("vLLM 0.21.3 is too old: it takes 0.22");
   expect(launch("main")).toThrow('vLLM reports version "main"');
 });
@@ -112,21 +100,15 @@ test("launchOf: under the second runner the plugin's method runs with asynchrono
 });
 
 test("launchOf: on GPUs the second runner captures graphs of every length that may be chosen", () => {
-  const launched = (...extraArgs: string[]) => {
-    const build = { version: "0.32.0", isCpu: false };
-    const { command } = launchOf({
-      ...OPTIONS,
-      build,
-      plugin: { ...PLUGIN, runner: 2 },
-      extraArgs,
-    });
-    return command;
-  };
-  const sizes = valuesOf(launched(), "--cudagraph-capture-sizes");
+  const { build } = GPUS;
+  const plugin = { ...PLUGIN, runner: 2 } as const;
+  const commandOf = (...extraArgs: string[]) =>
+    launchOf({ ...OPTIONS, build, plugin, extraArgs }).command;
+  const sizes = valuesOf(commandOf(), "--cudagraph-capture-sizes");
   expect([sizes.length, sizes[0], sizes.at(-1)]).toEqual([52, 8, 2048]);
   expect(sizes.every((size) => size % 8 === 0)).toBe(true);
-  expect(valuesOf(launched(), "--max-num-seqs")).toEqual([256]);
-  expect(speculationOf(launched("--max_num_seqs=6"))).toMatchObject({
+  expect(valuesOf(commandOf(), "--max-num-seqs")).toEqual([256]);
+  expect(speculationOf(commandOf("--max_num_seqs=6"))).toMatchObject({
     num_speculative_tokens_per_batch_size: [
       [1, 2, 7],
       [3, 3, 0],
@@ -135,27 +117,24 @@ test("launchOf: on GPUs the second runner captures graphs of every length that m
       [6, 6, 7],
     ],
   });
-  expect(valuesOf(launched("--max-num-seqs", "6"), "--cudagraph-capture-sizes").at(-1)).toBe(48);
+  expect(valuesOf(commandOf("--max-num-seqs", "6"), "--cudagraph-capture-sizes").at(-1)).toBe(48);
   // vLLM takes the sizes once.
   const own = ["--compilation-config", '{"cudagraph_capture_sizes":[1,2]}'];
-  expect(launched(...own)).not.toContain("--cudagraph-capture-sizes");
+  expect(commandOf(...own)).not.toContain("--cudagraph-capture-sizes");
 });
 
 test("launchOf: a head that the user names is not replaced, and has graphs of the lengths below its own", () => {
-  const launched = (isCpu: boolean, runner: 1 | 2, ...extraArgs: string[]) =>
-    launchOf({
-      ...OPTIONS,
-      build: { version: "0.32.0", isCpu },
-      plugin: { ...PLUGIN, runner },
-      extraArgs,
-    });
+  const launchWith = (isCpu: boolean, runner: 1 | 2, ...extraArgs: string[]) => {
+    const build = { version: "0.32.0", isCpu };
+    return launchOf({ ...OPTIONS, build, plugin: { ...PLUGIN, runner }, extraArgs });
+  };
   const head = (drafts: number) => ({
     method: "eagle3",
     model: "/head",
     num_speculative_tokens: drafts,
   });
   const asked = (drafts: number) => ["--speculative_config", JSON.stringify(head(drafts))];
-  const { command, env } = launched(false, 2, ...asked(3), "--max-num-seqs", "6");
+  const { command, env } = launchWith(false, 2, ...asked(3), "--max-num-seqs", "6");
   expect(env.FORETOKEN_BESIDE).toBe("1");
   // vLLM takes the last one.
   expect(speculationOf(command.slice(command.lastIndexOf("--speculative-config")))).toEqual({
@@ -169,19 +148,19 @@ test("launchOf: a head that the user names is not replaced, and has graphs of th
   });
   expect(valuesOf(command, "--cudagraph-capture-sizes").at(-1)).toBe(24);
   // Rows of 5 fit no graph of 4.
-  const { command: five } = launched(false, 2, ...asked(4));
+  const { command: five } = launchWith(false, 2, ...asked(4));
   expect(speculationOf(five.slice(five.lastIndexOf("--speculative-config")))).toEqual(head(4));
   expect(five).not.toContain("--cudagraph-capture-sizes");
   // A CPU has no graphs; and what is no head, or under the first runner, is the user's alone.
-  expect(launched(true, 2, ...asked(3)).command.slice(-2)).toEqual(asked(3));
+  expect(launchWith(true, 2, ...asked(3)).command.slice(-2)).toEqual(asked(3));
   const others = [
-    launched(true, 1, ...asked(3)),
-    launched(true, 2, "--speculative-config", '{"method":"ngram"}'),
-    launched(true, 2, '--speculative-config={"method":'),
-    launched(true, 2),
+    launchWith(true, 1, ...asked(3)),
+    launchWith(true, 2, "--speculative-config", '{"method":"ngram"}'),
+    launchWith(true, 2, '--speculative-config={"method":'),
+    launchWith(true, 2),
   ];
   for (const other of others) expect(other.env.FORETOKEN_BESIDE).toBeUndefined();
-  expect(launched(true, 2, `--speculative-config=${asked(7)[1]}`).env.FORETOKEN_BESIDE).toBe("1");
+  expect(launchWith(true, 2, `--speculative-config=${asked(7)[1]}`).env.FORETOKEN_BESIDE).toBe("1");
 });
 
 test("launchOf: the plugin gets the sidecar's address, its name and token by the environment", () => {

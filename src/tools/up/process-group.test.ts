@@ -1,9 +1,10 @@
 // Real processes: a shell that starts others, as vLLM's API server starts its engine.
 
 import { expect, test } from "bun:test";
-import { closeSync, openSync } from "node:fs";
+import { closeSync, openSync, readFileSync, writeSync } from "node:fs";
 import { join } from "node:path";
-import { ProcessGroup } from "./process-group.ts";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
+import { openLog, ProcessGroup, tailOf } from "./process-group.ts";
 
 /** Starts a child of its own; its answer to signals is set before the child can be seen. */
 const WITH_CHILD = 'trap "exit 3" TERM; sleep 1000 & wait';
@@ -74,4 +75,19 @@ test("kill -9 of the program that started it: no process is left", async () => {
   parent.kill("SIGKILL");
   await parent.exited;
   await until(() => membersOf(group) === 0);
+});
+
+test("log: begins empty and keeps the run before; only the end of a long one is read", async () => {
+  const path = join(temporaryFolder("log"), "deep", "a.log");
+  const write = (text: string) => {
+    const file = openLog(path);
+    writeSync(file, text);
+    closeSync(file);
+  };
+  expect(await tailOf(path, 1)).toEqual([]);
+  write("one\n");
+  write(`${"x".repeat(100_000)}\nlast\n`);
+  expect(readFileSync(path, "utf8")).not.toContain("one");
+  expect(readFileSync(`${path}.old`, "utf8")).toBe("one\n");
+  expect(await tailOf(path, 1)).toEqual(["last"]);
 });
