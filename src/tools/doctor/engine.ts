@@ -6,6 +6,7 @@ import { wallTimers } from "../../engines/vllm/clock.ts";
 import type { FoundEngine, RequestForm } from "../../engines/vllm/dialect.ts";
 import { HttpClient } from "../../engines/vllm/http.ts";
 import { VLLM_LIMITS } from "../../engines/vllm/limits.ts";
+import { readMetrics } from "../../engines/vllm/metrics.ts";
 import { findEngine } from "../../engines/vllm/open.ts";
 import {
   type Made,
@@ -99,6 +100,12 @@ export class Engine {
       return { status: 0, text: answer.message, body: answer.message };
     }
     return { status: answer.status, text: answer.body, body: parsed(answer.body) };
+  }
+
+  /** Draft tokens that the server has counted since its start. Both 0: it does not draft, or does not report it. */
+  async drafts(): Promise<{ readonly drafted: number; readonly accepted: number }> {
+    const { counters } = readMetrics((await this.call("GET", "/metrics")).text);
+    return { drafted: counters.draftedTokens, accepted: counters.acceptedTokens };
   }
 
   /** Token ids of a text or chat, the object `input` as JSON; empty: the server has no tokenizer. */

@@ -5,7 +5,6 @@
 
 import { SamplingTest } from "../../core/rollout/sampling-test.ts";
 import type { FoundEngine } from "../../engines/vllm/dialect.ts";
-import { readMetrics, type ServerCounters } from "../../engines/vllm/metrics.ts";
 import type { Made } from "../../engines/vllm/trial.ts";
 import { make, Refused, somePrompt } from "./behaviour-checks.ts";
 import { Engine, pathOf, type Scored } from "./engine.ts";
@@ -36,7 +35,7 @@ export async function checkSampling(
   },
 ): Promise<Finding[]> {
   const { prompt, tokensMax, isSpeculative, hasSeeds } = options;
-  const before = await countersOf(engine);
+  const before = await engine.drafts();
   const state: State = { test: new SamplingTest(ALPHA), differences: 0, isScored: true };
   let next = 0;
   const asked = Math.ceil(tokensMax / TOKENS_OF_ONE);
@@ -57,9 +56,9 @@ export async function checkSampling(
     }
   };
   await Promise.all(Array.from({ length: CONCURRENCY }, draw));
-  const after = await countersOf(engine);
-  const drafted = after.draftedTokens - before.draftedTokens;
-  const accepted = after.acceptedTokens - before.acceptedTokens;
+  const after = await engine.drafts();
+  const drafted = after.drafted - before.drafted;
+  const accepted = after.accepted - before.accepted;
   const drafts =
     drafted > 0 ? `${drafted} drafted and ${accepted} accepted meanwhile` : "no drafts";
   const findings = [...sampled(state, { drafts, drafted })];
@@ -123,10 +122,6 @@ function sampled(state: State, drafting: { drafts: string; drafted: number }): F
   if (distance < DISTANCE_MAX) return [...findings, ok(reported, text)];
   const wrong = `${text}: a trainer's importance weights would be wrong`;
   return [...findings, fail(reported, wrong, "compare --dtype float32 and drafts off")];
-}
-
-async function countersOf(engine: Engine): Promise<ServerCounters> {
-  return readMetrics((await engine.call("GET", "/metrics")).text).counters;
 }
 
 /** Number of draws in the test at the start; the fault of vLLM 0.32 on CPU shows after about 1,200. */

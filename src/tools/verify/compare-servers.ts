@@ -5,7 +5,6 @@
 import { present } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { quantileOf } from "../../core/base/quantile.ts";
-import { readMetrics } from "../../engines/vllm/metrics.ts";
 import type { Made } from "../../engines/vllm/trial.ts";
 import { Engine } from "../doctor/engine.ts";
 
@@ -151,10 +150,7 @@ function compared({ prompts, groupSize }: Run, plain: readonly Response[], made:
 }
 
 async function draftsOf(engines: readonly Engine[]) {
-  const answers = await Promise.all(engines.map((engine) => engine.call("GET", "/metrics")));
-  const counters = answers.map(({ text }) => readMetrics(text).counters);
-  return {
-    drafted: counters.reduce((sum, { draftedTokens }) => sum + draftedTokens, 0),
-    accepted: counters.reduce((sum, { acceptedTokens }) => sum + acceptedTokens, 0),
-  };
+  const counts = await Promise.all(engines.map((engine) => engine.drafts()));
+  const sum = (of: "drafted" | "accepted") => counts.reduce((total, one) => total + one[of], 0);
+  return { drafted: sum("drafted"), accepted: sum("accepted") };
 }
