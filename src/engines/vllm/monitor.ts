@@ -8,30 +8,23 @@ import type { ServerMetrics } from "./metrics.ts";
 /** A longer weight version is ignored. */
 const VERSION_CHARACTERS_MAX = 512;
 
-export interface PollFailure {
-  /** Failed polls in a row. */
-  readonly failures: number;
-  readonly problem: string;
-  /** Time for which connections have been refused, ms; null: they are not. */
-  readonly refusedMs: number | null;
-}
-
 export interface MonitorListener {
   /** Called about once a second. Returns whether a stream has been silent for so long that health must be checked. */
   watched(nowMs: number): boolean;
   polled(metrics: ServerMetrics): void;
   /** Called with the server's weight version. */
   versionRead(name: string): void;
-  /** The metrics could not be read. */
-  pollFailed(failed: PollFailure): void;
+  /**
+   * The metrics could not be read, for the `failures`th time in a row. `refusedMs`: time for which connections have been
+   * refused; null: they are not.
+   */
+  pollFailed(problem: string, failures: number, refusedMs: number | null): void;
   /** Too many health checks in a row have failed. */
   unhealthy(problem: string): void;
 }
 
-type MonitorParts = ServerAccess & FoundEngine;
-
 export class Monitor {
-  readonly #parts: MonitorParts;
+  readonly #parts: ServerAccess & FoundEngine;
   readonly #listener: MonitorListener;
   #cancelTick: (() => void) | null = null;
   #isStopped = false;
@@ -47,7 +40,7 @@ export class Monitor {
   /** Whether the server has a route for its weight version: vLLM from 0.32 on, in development mode. */
   #hasVersions = true;
 
-  constructor(parts: MonitorParts, listener: MonitorListener) {
+  constructor(parts: ServerAccess & FoundEngine, listener: MonitorListener) {
     this.#parts = parts;
     this.#listener = listener;
     this.#schedule();
@@ -94,15 +87,11 @@ export class Monitor {
       await this.#readVersion();
       return;
     }
-    const { problem, isRefused } = polled;
-    this.#pollFailures += 1;
     const nowMs = this.#parts.clock.nowMs();
-    this.#refusedAtMs = isRefused ? (this.#refusedAtMs ?? nowMs) : null;
-    this.#listener.pollFailed({
-      failures: this.#pollFailures,
-      problem,
-      refusedMs: this.#refusedAtMs === null ? null : nowMs - this.#refusedAtMs,
-    });
+    this.#pollFailures += 1;
+    this.#refusedAtMs = polled.isRefused ? (this.#refusedAtMs ?? nowMs) : null;
+    const refusedMs = this.#refusedAtMs === null ? null : nowMs - this.#refusedAtMs;
+    this.#listener.pollFailed(polled.problem, this.#pollFailures, refusedMs);
   }
 
   async #readVersion(): Promise<void> {

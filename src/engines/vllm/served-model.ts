@@ -10,12 +10,29 @@ import { countOf } from "./stream-event.ts";
 const MS_MAX = 5_000;
 const STILL_LOADING = 503;
 
-/** Reads a server's model. @throws AppError worker_failed with the URL: it is unreachable, still loading, or lists no model. */
+type ServedModel = ListedModel & { readonly contextTokens: number | null };
+
+/** Reads a server's model. @throws AppError worker_failed, unauthorized: as `modelIn`. */
 export async function servedModel(url: string, token: string | null): Promise<ListedModel> {
-  const answer = await getOnce({ url, token }, "/v1/models", MS_MAX);
-  const model = servedModelIn(answer);
-  if (model !== null) return model;
-  throw new AppError("worker_failed", `${url.replace(/\/+$/, "")} ${missing(answer)}`);
+  return modelIn(url.replace(/\/+$/, ""), await getOnce({ url, token }, "/v1/models", MS_MAX));
+}
+
+/**
+ * The first model of /v1/models that is no adapter. @throws AppError with the URL: unauthorized; worker_failed: it is
+ * unreachable, still loading, or lists no model.
+ */
+export function modelIn(url: string, answer: HttpAnswer): ServedModel {
+  if (answer.kind === "answer" && answer.status === 401) {
+    throw new AppError("unauthorized", `${url} refuses the API key (--worker-token)`);
+  }
+  const data = jsonIn(answer)?.data;
+  const models = (Array.isArray(data) ? data : []).map((entry) => Object(entry));
+  // Adapters (LoRA) have a parent.
+  const model = models.find(({ parent }) => parent == null) ?? models[0];
+  const { id, root, max_model_len: context } = Object(model);
+  if (typeof id !== "string") throw new AppError("worker_failed", `${url} ${missing(answer)}`);
+  const folder = typeof root === "string" ? root : null;
+  return { id, root: folder, contextTokens: countOf(context) };
 }
 
 function missing(answer: HttpAnswer): string {
@@ -23,24 +40,6 @@ function missing(answer: HttpAnswer): string {
   if (answer.status === STILL_LOADING) return `is still loading (${STILL_LOADING})`;
   if (answer.status === 200) return "lists no model under /v1/models";
   return `answers /v1/models with ${problemIn(answer)}`;
-}
-
-/** The first model of /v1/models that is no adapter; null: there is none. */
-export function servedModelIn(
-  answer: HttpAnswer,
-): (ListedModel & { readonly contextTokens: number | null }) | null {
-  const data = jsonIn(answer)?.data;
-  if (!Array.isArray(data)) return null;
-  const models = data.map((entry): Readonly<Record<string, unknown>> => Object(entry));
-  // Adapters (LoRA) have a parent.
-  const model = models.find(({ parent }) => parent == null) ?? models[0];
-  const { id, root, max_model_len: context } = model ?? {};
-  if (typeof id !== "string") return null;
-  return {
-    id,
-    root: typeof root === "string" ? root : null,
-    contextTokens: countOf(context),
-  };
 }
 
 export interface ServedTraits {

@@ -19,7 +19,7 @@ import {
 import { hybridProblem } from "./divided-check.ts";
 import { type HttpAnswer, jsonIn, problemIn } from "./http.ts";
 import { type CacheConfig, readMetrics } from "./metrics.ts";
-import { servedModelIn } from "./served-model.ts";
+import { modelIn } from "./served-model.ts";
 import { readEvent } from "./stream-event.ts";
 import { supportOf } from "./support.ts";
 import { proveServing } from "./trial.ts";
@@ -51,14 +51,17 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
   const { client, limits } = access;
   const get = (path: string) => client.get(path, limits.checkMsMax);
   const version = jsonIn(await get("/version"))?.version;
-  const model = modelIn(client.url, await get("/v1/models"));
+  const { id: model, contextTokens } = modelIn(client.url, await get("/v1/models"));
+  if (contextTokens === null || contextTokens < 2) {
+    throw new AppError("worker_failed", `${client.url}/v1/models has no max_model_len of ${model}`);
+  }
   const info = infoIn(await get("/server_info?config_format=json"));
   if (LOSSY.has(info.verification)) {
     const problem = `accepts drafts by rejection_sample_method ${info.verification}, so that its tokens are of another distribution`;
     const fix = `start it with "standard" or "block"`;
     throw new AppError("invalid_config", `${client.url} ${problem}: ${fix}`);
   }
-  const { reportsExperts, ...form } = await formOf(access, get, { model: model.id, info });
+  const { reportsExperts, ...form } = await formOf(access, get, { model, info });
   const polled = await poll(get);
   if (polled.kind === "none") throw new AppError("worker_failed", client.url + polled.problem);
   const { metrics } = polled;
@@ -72,10 +75,10 @@ async function probe(access: ServerAccess): Promise<Capabilities> {
     ...form,
     reportsExperts,
     version: typeof version === "string" ? version : null,
-    contextTokens: Math.min(model.contextTokens, rankTokens(metrics.cache)),
+    contextTokens: Math.min(contextTokens, rankTokens(metrics.cache)),
     traits: {
-      model: model.id,
-      max_model_len: model.contextTokens,
+      model,
+      max_model_len: contextTokens,
       dtype: info.dtype,
       quantization: info.quantization,
       disable_lookahead_block_hashes: info.connector?.row?.isPool ? info.hashes : null,
@@ -111,22 +114,6 @@ const RANKS =
 function rankTokens(cache: CacheConfig | null): number {
   if (cache === null || cache.engines === 1) return Number.POSITIVE_INFINITY;
   return (cache.blocksMin - 1) * cache.blockSize;
-}
-
-/** The server's model. @throws AppError unauthorized, worker_failed: it lists no model, or none with a context length. */
-function modelIn(url: string, answer: HttpAnswer): { id: string; contextTokens: number } {
-  if (answer.kind === "answer" && answer.status === 401) {
-    throw new AppError("unauthorized", `${url} refuses the API key (--worker-token)`);
-  }
-  const model = servedModelIn(answer);
-  if (model === null) {
-    throw new AppError("worker_failed", `${url}/v1/models lists no model: ${problemIn(answer)}`);
-  }
-  const { id, contextTokens } = model;
-  if (contextTokens === null || contextTokens < 2) {
-    throw new AppError("worker_failed", `${url}/v1/models has no max_model_len of ${id}`);
-  }
-  return { id, contextTokens };
 }
 
 type ServerInfo = ReturnType<typeof infoIn>;

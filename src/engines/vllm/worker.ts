@@ -26,7 +26,7 @@ import { contained } from "./clock.ts";
 import type { Capabilities, EngineDialect, FoundEngine, ServerAccess } from "./dialect.ts";
 import { EventOutbox } from "./event-outbox.ts";
 import type { ServerMetrics } from "./metrics.ts";
-import { Monitor, type PollFailure } from "./monitor.ts";
+import { Monitor } from "./monitor.ts";
 import type { EventUsage } from "./stream-event.ts";
 import { type StreamEvent, Streams } from "./streams.ts";
 import { ServerTally } from "./tally.ts";
@@ -117,7 +117,7 @@ export class VllmWorker implements EngineWorker {
       watched: (nowMs) => this.#watched(nowMs),
       polled: (metrics) => this.#polled(metrics),
       versionRead: (name) => this.#versionRead(name),
-      pollFailed: (failed) => this.#pollFailed(failed),
+      pollFailed: (...failure) => this.#pollFailed(...failure),
       unhealthy: (problem) => this.#fail(`it is silent and not healthy: ${problem}`),
     });
   }
@@ -558,7 +558,7 @@ export class VllmWorker implements EngineWorker {
     this.#version = { name, readMs: this.#parts.clock.nowMs() };
   }
 
-  #pollFailed({ failures, problem, refusedMs }: PollFailure): void {
+  #pollFailed(problem: string, failures: number, refusedMs: number | null): void {
     const { failedAttemptsMax, goneMsMax } = this.#parts.limits;
     this.#isSuspect = true;
     const isGone = refusedMs !== null && refusedMs >= goneMsMax;
