@@ -10,11 +10,6 @@ setDefaultTimeout(180_000);
 const isMissing = CHROMIUM === null || engineMissing() !== null;
 const TOKEN = "a-token";
 
-function browse(url: string, ...flags: string[]) {
-  const own = ["--headless", "--no-sandbox", "--disable-gpu"];
-  return Bun.spawn([CHROMIUM ?? "", ...own, ...flags, url], { stdout: "ignore", stderr: "ignore" });
-}
-
 /** A foreign page that attacks the sidecar at `target` and writes the results. */
 const foreignPage = (target: URL) => `<!doctype html><script>
   const result = [];
@@ -73,11 +68,9 @@ describe.skipIf(isMissing)(`browser${NO_CHROMIUM}`, () => {
         });
       },
     });
-    // With a port to debug it, the browser stays until it is told to go.
-    const browser = browse(site.url.href, "--remote-debugging-port=0");
+    const page = await Page.open(site.url.href);
     expect(await report.promise).toBe("simple:sent read:blocked preflight:blocked socket:blocked");
-    browser.kill();
-    await browser.exited;
+    await page.close();
     await site.stop(true);
     expect(await open().http.json("/is_paused")).toMatchObject({ is_paused: false });
   });

@@ -1,16 +1,17 @@
 // The program of STREAM.md follows a group that it subscribed to before the request.
 
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { expect, setDefaultTimeout } from "bun:test";
 import { until } from "../faults/http-client.ts";
 import { servedTool } from "../faults/served-tool.ts";
+import { engineTest } from "../suite/engine-test.ts";
 import { expectFollowed, streamExample } from "../suite/stream-example.ts";
-import { engineMissing, ROOT } from "./tool.ts";
+import { ROOT } from "./tool.ts";
 
 setDefaultTimeout(180_000);
 
 const open = servedTool();
 
-test.skipIf(engineMissing() !== null)(
+engineTest(
   "STREAM.md: its example prints every token of its two responses, and both ends",
   async () => {
     // A group of the same name has ended before.

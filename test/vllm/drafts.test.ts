@@ -9,8 +9,7 @@ import { ManagedServer } from "../../src/tools/up/managed-server.ts";
 import { freePorts } from "../../src/tools/up/ports.ts";
 import { foretoken } from "../e2e/tool.ts";
 import { TEST_MS_MAX } from "./bed.ts";
-import { examined, named } from "./doctor.ts";
-import { Fleet, MODEL, ROOT, vllmMissing } from "./fleet.ts";
+import { examined, Fleet, MODEL, named, ROOT, vllmMissing } from "./fleet.ts";
 
 setDefaultTimeout(TEST_MS_MAX);
 

@@ -6,7 +6,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { AppError } from "../../src/core/base/errors.ts";
 import { Engine } from "../../src/tools/doctor/engine.ts";
+import type { Diagnosis, Finding } from "../../src/tools/doctor/finding.ts";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";
+import { foretoken } from "../e2e/tool.ts";
 import { writeOtherSafetensors } from "../faults/chaos/weights.ts";
 import { ToolProcess } from "../faults/process.ts";
 import { linesOf } from "../suite/lines.ts";
@@ -268,4 +270,16 @@ export function scaledModel(scale: number): string {
   const folder = mkdtempSync(join(tmpdir(), "foretoken-weights-"));
   writeOtherSafetensors(MODEL, folder, scale);
   return folder;
+}
+
+/** What `foretoken doctor` finds of a server that is there. */
+export async function examined(url: string): Promise<{ status: number; findings: Finding[] }> {
+  const ran = await foretoken("doctor", url, "--json", "--quiet", "--samples", "2048");
+  const { engines } = JSON.parse(ran.stdout) as { engines: Diagnosis[] };
+  return { status: ran.status, findings: [...(engines[0]?.findings ?? [])] };
+}
+
+/** The checks that ended so. */
+export function named(findings: readonly Finding[], verdict: Finding["verdict"]): string[] {
+  return findings.filter((finding) => finding.verdict === verdict).map(({ check }) => check);
 }

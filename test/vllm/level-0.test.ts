@@ -7,13 +7,14 @@ import { promptLogprobTests, TOOL_FLAGS, toolTests } from "./answers.ts";
 import { type Bed, TEST_MS_MAX } from "./bed.ts";
 import { CHAT_FLAGS, chatTests } from "./chats.ts";
 import { cacheTests, controlTests, weightTests } from "./control.ts";
-import { examined, named } from "./doctor.ts";
 import { drawTests } from "./draws.ts";
 import {
   CHUNK_TOKENS,
+  examined,
   Fleet,
   livingIn,
   memoryMib,
+  named,
   promptIds,
   scaledModel,
   vllmMissing,

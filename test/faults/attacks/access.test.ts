@@ -9,6 +9,7 @@ import { ADAPTER_CONTROL } from "../../../src/adapters/list.ts";
 import { routeTable } from "../../../src/compose/features.ts";
 import { BUNDLED_MODEL } from "../../../src/host/installation.ts";
 import { engineMissing } from "../../e2e/tool.ts";
+import { engineTest } from "../../suite/engine-test.ts";
 import { temporaryFolder } from "../../suite/temporary-folder.ts";
 import { until } from "../http-client.ts";
 import { ToolProcess } from "../process.ts";
@@ -213,34 +214,31 @@ const FOREIGN: readonly Record<string, string>[] = [
   { "sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors" },
 ];
 
-test.skipIf(engineMissing() !== null)(
-  "browser: no route takes a request that a foreign page sent",
-  async () => {
-    const { paths } = (await victim().http.json("/openapi.json")) as {
-      paths: Record<string, Record<string, unknown>>;
-    };
-    const wrong: string[] = [];
-    for (const [path, methods] of Object.entries(paths)) {
-      for (const method of [...Object.keys(methods), "options"]) {
-        for (const headers of FOREIGN) {
-          const answer = await victim().http.call(path.replaceAll(/\{\w+\}/g, "x"), {
-            method: method.toUpperCase(),
-            headers: { ...headers, "content-type": "text/plain" },
-            ...(method === "post" ? { body: "{}" } : {}),
-          });
-          const shared = answer.headers.get("access-control-allow-origin");
-          await answer.arrayBuffer();
-          if (answer.status === 403 && shared === null) continue;
-          wrong.push(`${method} ${path} ${JSON.stringify(headers)}: ${answer.status}`);
-        }
+engineTest("browser: no route takes a request that a foreign page sent", async () => {
+  const { paths } = (await victim().http.json("/openapi.json")) as {
+    paths: Record<string, Record<string, unknown>>;
+  };
+  const wrong: string[] = [];
+  for (const [path, methods] of Object.entries(paths)) {
+    for (const method of [...Object.keys(methods), "options"]) {
+      for (const headers of FOREIGN) {
+        const answer = await victim().http.call(path.replaceAll(/\{\w+\}/g, "x"), {
+          method: method.toUpperCase(),
+          headers: { ...headers, "content-type": "text/plain" },
+          ...(method === "post" ? { body: "{}" } : {}),
+        });
+        const shared = answer.headers.get("access-control-allow-origin");
+        await answer.arrayBuffer();
+        if (answer.status === 403 && shared === null) continue;
+        wrong.push(`${method} ${path} ${JSON.stringify(headers)}: ${answer.status}`);
       }
     }
-    expect(wrong).toEqual([]);
-    expect(await victim().http.json("/is_paused")).toMatchObject({ is_paused: false });
-  },
-);
+  }
+  expect(wrong).toEqual([]);
+  expect(await victim().http.json("/is_paused")).toMatchObject({ is_paused: false });
+});
 
-test.skipIf(engineMissing() !== null)("browser: no socket opens for a foreign page", async () => {
+engineTest("browser: no socket opens for a foreign page", async () => {
   for (const path of ["/v1/stream", "/v1/draft"]) {
     for (const headers of FOREIGN)
       expect(await socketStatus(victim().url + path, headers)).toBe(403);
