@@ -100,8 +100,9 @@ class EngineThread {
       } else engine[act.kind]();
       return null;
     } catch (error) {
-      if (error instanceof AppError) return { code: error.code, message: error.message };
-      throw error;
+      // An engine that finds no memory to wake has failed.
+      if (act.kind === "wake" || !(error instanceof AppError)) throw error;
+      return { code: error.code, message: error.message };
     }
   }
 
