@@ -132,11 +132,9 @@ export class LlamaEngine {
       case "release":
         this.#release(command.requestId);
         break;
-      case "park": {
-        const sequence = this.#all.get(command.requestId);
-        if (sequence !== undefined && !this.#parked.has(sequence)) this.#endEarly(sequence);
+      case "park":
+        this.#endEarly(command.requestId);
         break;
-      }
       case "adopt":
         this.#adopt(command);
         break;
@@ -326,8 +324,8 @@ export class LlamaEngine {
   }
 
   #export(requestId: RequestId): void {
+    this.#endEarly(requestId);
     const sequence = this.#all.get(requestId);
-    if (sequence !== undefined && !this.#parked.has(sequence)) this.#endEarly(sequence);
     if (sequence === undefined || !this.#parked.has(sequence)) {
       this.#push({ kind: "exported", requestId, kv: null });
       return;
@@ -338,9 +336,10 @@ export class LlamaEngine {
     this.#push({ kind: "exported", requestId, kv });
   }
 
-  /** Ends the chunk with the tokens so far, if the request is divisible. */
-  #endEarly(sequence: Sequence): void {
-    if (!sequence.spec.divisible) return;
+  /** Ends the chunk with the tokens so far, if the request runs or waits here, and is divisible. */
+  #endEarly(requestId: RequestId): void {
+    const sequence = this.#all.get(requestId);
+    if (sequence === undefined || this.#parked.has(sequence) || !sequence.spec.divisible) return;
     remove(this.#running, sequence);
     remove(this.#waiting, sequence);
     this.#park(sequence);

@@ -44,19 +44,16 @@ export class Sampler {
   constructor(vocabularySize: number) {
     const memory = new WebAssembly.Memory({ initial: 1 });
     const { exports } = new WebAssembly.Instance(compileKernel(), { env: { memory } });
-    this.#kernel = exports as unknown as SampleExports;
-    const pages = Math.ceil(this.#kernel.memoryBytes(vocabularySize) / PAGE_BYTES);
+    const kernel = exports as unknown as SampleExports;
     // Before any view of it is made.
-    memory.grow(pages - 1);
-    this.#vocabularySize = vocabularySize;
-    this.#logprob = new Float64Array(memory.buffer, this.#kernel.resultOffset(), 1);
+    memory.grow(Math.ceil(kernel.memoryBytes(vocabularySize) / PAGE_BYTES) - 1);
     const { buffer } = memory;
-    const topTokensAt = this.#kernel.topTokensOffset();
-    const topLogprobsAt = this.#kernel.topLogprobsOffset();
-    this.#topTokens = new Int32Array(buffer, topTokensAt, TOP_LOGPROBS_MAX);
-    this.#topLogprobs = new Float32Array(buffer, topLogprobsAt, TOP_LOGPROBS_MAX);
-    const offset = this.#kernel.rowOffset();
-    const padded = new Float32Array(memory.buffer, offset, this.#kernel.rowLength(vocabularySize));
+    this.#vocabularySize = vocabularySize;
+    this.#kernel = kernel;
+    this.#logprob = new Float64Array(buffer, kernel.resultOffset(), 1);
+    this.#topTokens = new Int32Array(buffer, kernel.topTokensOffset(), TOP_LOGPROBS_MAX);
+    this.#topLogprobs = new Float32Array(buffer, kernel.topLogprobsOffset(), TOP_LOGPROBS_MAX);
+    const padded = new Float32Array(buffer, kernel.rowOffset(), kernel.rowLength(vocabularySize));
     padded.fill(Number.NEGATIVE_INFINITY);
     this.row = padded.subarray(0, vocabularySize);
     this.rowPointer = ptr(this.row);

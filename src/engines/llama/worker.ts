@@ -52,7 +52,7 @@ export class LlamaWorker implements RolloutWorker {
   /** Weights that a failed engine's thread may still use. */
   readonly #abandoned: HeldWeights[] = [];
   /** Callers that wait for the engine's `done`, in order. */
-  readonly #acts: ((error: AppError | null) => void)[] = [];
+  readonly #acts: PromiseWithResolvers<void>[] = [];
   #isSleeping = false;
   #epoch: WeightEpoch;
   #listener: WorkerListener | null = null;
@@ -192,10 +192,10 @@ export class LlamaWorker implements RolloutWorker {
   /** Sends a message, and resolves when the engine has carried it out. @throws AppError worker_failed. */
   #act(message: EngineAct): Promise<void> {
     if (this.#state !== "running") return Promise.reject(this.#closedError());
-    return new Promise((resolve, reject) => {
-      this.#acts.push((error) => (error === null ? resolve() : reject(error)));
-      this.#post(message);
-    });
+    const done = Promise.withResolvers<void>();
+    this.#acts.push(done);
+    this.#post(message);
+    return done.promise;
   }
 
   #closedError(): AppError {
@@ -209,7 +209,8 @@ export class LlamaWorker implements RolloutWorker {
         this.#deliver(message.events);
         break;
       case "done":
-        this.#acts.shift()?.(message.problem && errorOf(message.problem));
+        if (message.problem === null) this.#acts.shift()?.resolve();
+        else this.#acts.shift()?.reject(errorOf(message.problem));
         break;
       case "failed":
         this.#fail(message.message);
@@ -234,7 +235,7 @@ export class LlamaWorker implements RolloutWorker {
     this.#failure = message;
     this.#deliver([{ kind: "failed", message }]);
     this.#state = "failed";
-    for (const end of this.#acts.splice(0)) end(this.#closedError());
+    for (const act of this.#acts.splice(0)) act.reject(this.#closedError());
   }
 
   async #close(): Promise<void> {
@@ -249,7 +250,7 @@ export class LlamaWorker implements RolloutWorker {
       await closed;
     }
     this.#thread.terminate();
-    for (const end of this.#acts.splice(0)) end(this.#closedError());
+    for (const act of this.#acts.splice(0)) act.reject(this.#closedError());
     for (const held of [...this.#abandoned.splice(0), this.#held]) held.release();
   }
 
