@@ -7,7 +7,6 @@ import { History } from "./history.ts";
 import { Replica } from "./replica.ts";
 
 const A = groupId("a");
-const B = groupId("b");
 const ids = (...tokens: number[]) => Int32Array.from(tokens);
 const PROMPT = ids(1, 2, 3);
 
@@ -34,31 +33,6 @@ test("history: the first response of a prompt that was seen drafts from its past
   expect(draft(replica, A, 0).tokens).toEqual([10, 11, 12]);
   replica.update(A, 0, 0, ids(50, 11));
   expect(draft(replica, A, 0).tokens[0]).toBe(12);
-});
-
-test("history: a group's past goes with it", () => {
-  const replica = withPast(ids(10, 11, 12));
-  replica.register(B, PROMPT);
-  expect(draft(replica, B, 0).tokens).toEqual([]);
-  replica.clear();
-  replica.register(A, PROMPT);
-  expect(draft(replica, A, 0).tokens).toEqual([]);
-});
-
-test("history: responses of an epoch are the past of the next one, those of another prompt are not", () => {
-  const history = new History();
-  history.add(promptKey(PROMPT), ids(10, 11));
-  expect(history.past(promptKey(PROMPT))).toEqual([]);
-  history.advance();
-  expect(history.past(promptKey(PROMPT))).toEqual([ids(10, 11)]);
-  expect(history.past(promptKey(ids(1, 2)))).toEqual([]);
-});
-
-test("history: live responses outvote the past as they come in", () => {
-  const replica = withPast(ids(10, 11, 12), ids(10, 11, 12));
-  expect(draft(replica, A, 9).tokens[0]).toBe(10);
-  for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(20, 21, 22));
-  expect(draft(replica, A, 9).tokens).toEqual([20, 21, 22]);
 });
 
 test("history: a past that would take more than half of the memory is left out", () => {

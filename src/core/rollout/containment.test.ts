@@ -8,7 +8,7 @@ import { present } from "../base/assert.ts";
 import { groupId, requestId, weightEpoch, workerId } from "../base/ids.ts";
 import type { RolloutRequest } from "../request/buffer.ts";
 import { drawKey } from "../request/request.ts";
-import { Outbox } from "./outbox.ts";
+import { Outbox } from "./turns.ts";
 import type { WorkerCommand, WorkerEvent } from "./worker.ts";
 
 test("advance: a strict request whose worker has just failed begins anew once it has settled, and once only", async () => {

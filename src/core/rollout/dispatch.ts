@@ -22,11 +22,10 @@ import type { ExecutableCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { DriftGuard } from "./drift-guard.ts";
 import type { Ledger } from "./ledger.ts";
 import type { Meter } from "./meter.ts";
-import type { Outbox } from "./outbox.ts";
 import type { Pause } from "./pause.ts";
 import { PooledKv } from "./pooled-kv.ts";
 import { expertsWanted } from "./reports.ts";
-import type { Turns } from "./turns.ts";
+import type { Outbox, Turns } from "./turns.ts";
 import type { BoundedWaits } from "./waits.ts";
 import type { EngineWorker, KvBlob } from "./worker.ts";
 

@@ -30,11 +30,10 @@ import { RolloutFeed, type RolloutReader } from "./events.ts";
 import { Failures, type Verdict } from "./failures.ts";
 import { Ledger } from "./ledger.ts";
 import { Meter } from "./meter.ts";
-import { Outbox } from "./outbox.ts";
 import { Pause } from "./pause.ts";
 import { lacksReports, takeReports } from "./reports.ts";
 import { problemOf } from "./token-check.ts";
-import { Turns } from "./turns.ts";
+import { Outbox, Turns } from "./turns.ts";
 import { BoundedWaits, type LastingWait } from "./waits.ts";
 import type { EngineWorker, WorkerEvent } from "./worker.ts";
 

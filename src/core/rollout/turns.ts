@@ -3,6 +3,8 @@
 // (`events.ts`), of one worker's `send` (Loop) or of the KV pool (`PooledKv`) are caught where they arise.
 
 import { contain } from "../base/contain.ts";
+import type { WorkerId } from "../base/ids.ts";
+import type { WorkerCommand } from "./worker.ts";
 
 export class Turns {
   readonly #follow: () => void;
@@ -46,5 +48,29 @@ export class Turns {
       this.#isStopped = true;
       this.#broken(error);
     });
+  }
+}
+
+/** Commands of the current turn, by worker: each worker gets one message a turn. */
+export class Outbox {
+  #commands = new Map<WorkerId, WorkerCommand[]>();
+
+  post(workerId: WorkerId, command: WorkerCommand): void {
+    this.#commands.getOrInsertComputed(workerId, () => []).push(command);
+  }
+
+  drop(workerId: WorkerId): void {
+    this.#commands.delete(workerId);
+  }
+
+  clear(): void {
+    this.#commands.clear();
+  }
+
+  /** Takes all posted commands. Commands posted while these are sent belong to the next turn. */
+  take(): Iterable<readonly [WorkerId, readonly WorkerCommand[]]> {
+    const commands = this.#commands;
+    if (commands.size > 0) this.#commands = new Map();
+    return commands;
   }
 }
