@@ -245,10 +245,7 @@ export class VllmWorker implements EngineWorker {
   #begin(epoch: WeightEpoch): void {
     this.#hasOtherWeights = true;
     this.#isFlushing = false;
-    for (const run of this.#runs.values()) this.#streams.close(run);
-    this.#runs.clear();
-    this.#held.clear();
-    this.#outbox.clear();
+    this.#dropRuns();
     this.#epoch = epoch;
     this.#tally.clear();
     this.#outbox.say({ kind: "advanced", epoch });
@@ -506,12 +503,16 @@ export class VllmWorker implements EngineWorker {
   }
 
   #letGo(): void {
-    for (const run of this.#runs.values()) this.#streams.close(run);
+    this.#dropRuns();
     this.#streams.closeLingering(Number.POSITIVE_INFINITY);
+    this.#monitor.stop();
+  }
+
+  #dropRuns(): void {
+    for (const run of this.#runs.values()) this.#streams.close(run);
     this.#runs.clear();
     this.#held.clear();
     this.#outbox.clear();
-    this.#monitor.stop();
   }
 
   #send(events: WorkerEvent[]): void {

@@ -50,9 +50,8 @@ export async function checkSampling(
       const sibling = { group: `doctor-${run}-${shorter}`, sample: Math.floor(next / BEGINNINGS) };
       const plain = { tokens, maxTokens: TOKENS_OF_ONE, temperature: 1, top: TOP, sibling };
       const request = hasSeeds ? { ...plain, seed: next } : plain;
-      await take(state, await make(engine, request), (made) =>
-        engine.score([...tokens, ...made.tokens], tokens.length, TOP),
-      );
+      const made = await make(engine, request);
+      take(state, made, await engine.score([...tokens, ...made.tokens], tokens.length, TOP));
     }
   };
   await Promise.all(Array.from({ length: CONCURRENCY }, draw));
@@ -61,7 +60,7 @@ export async function checkSampling(
   const accepted = after.accepted - before.accepted;
   const drafts =
     drafted > 0 ? `${drafted} drafted and ${accepted} accepted meanwhile` : "no drafts";
-  const findings = [...sampled(state, { drafts, drafted })];
+  const findings = sampled(state, { drafts, drafted });
   if (isSpeculative && drafted === 0) {
     const reason =
       "it is configured to draft but drafted nothing for this text, so its drafts are not tested";
@@ -78,12 +77,7 @@ interface State {
   isScored: boolean;
 }
 
-async function take(
-  state: State,
-  made: Made,
-  score: (made: Made) => Promise<Scored | null>,
-): Promise<void> {
-  const scored = await score(made);
+function take(state: State, made: Made, scored: Scored | null): void {
   if (scored === null) state.isScored = false;
   const { logprobs, top } = scored ?? made;
   for (const [index, logprob] of logprobs.entries()) {
