@@ -58,23 +58,3 @@ test("heap: every operation gives what a sorted list gives", () => {
     { numRuns: 60 },
   );
 });
-
-test("heap: two heaps of one instance do not disturb each other", () => {
-  fc.assert(
-    fc.property(fc.array(keys, { maxLength: 600, size: "max" }), (all) => {
-      const heaps = [new InspectedHeap(core), new InspectedHeap(core)] as const;
-      const twins = [new HeapTwin(), new HeapTwin()] as const;
-      for (const [id, key] of all.entries()) {
-        const which = id % 2 === 0 ? 0 : 1;
-        heaps[which].push(id, key);
-        twins[which].keys.set(id, key);
-      }
-      for (const which of [0, 1] as const) {
-        const rest = twins[which].sorted();
-        expect(rest.map(() => heaps[which].pop())).toEqual(rest);
-        heaps[which].free();
-      }
-    }),
-    { numRuns: 30 },
-  );
-});

@@ -28,13 +28,3 @@ test("heap: a full instance refuses an entry and keeps what it has", () => {
   expect(heap.size).toBe(pushed);
   expect(heap.pop()).toBe(pushed - 1);
 });
-
-test("heap: freed heaps make room for others", () => {
-  const core = loadCore({ limitBytes: 256 * 1024 });
-  for (let round = 0; round < 200; round += 1) {
-    const heap = new InspectedHeap(core);
-    for (let id = 0; id < 2000; id += 1) heap.push(id, id);
-    heap.free();
-  }
-  expect(core.used_bytes()).toBeLessThan(64 * 1024);
-});
