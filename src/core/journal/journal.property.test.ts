@@ -71,9 +71,13 @@ function write(script: readonly Step[], topLogprobs: number): Written {
   for (const request of group.requests) log.follow(request, request.spec.sampleIndex);
   const parts: Uint8Array[] = [];
   const frames: { end: number; state: string }[] = [];
+  // A frame is on its way to the disk until the next one is taken, while records come in.
+  let onItsWay: Uint8Array = new Uint8Array(0);
+  let end = 0;
   const flush = () => {
-    parts.push(log.take().slice());
-    const end = parts.reduce((sum, part) => sum + part.length, 0);
+    parts.push(onItsWay.slice());
+    onItsWay = log.take();
+    end += onItsWay.length;
     frames.push({ end, state: JSON.stringify(group.requests.map(stateOf)) });
   };
   let value = 0;
@@ -109,7 +113,7 @@ function write(script: readonly Step[], topLogprobs: number): Written {
   // A chunk without tokens is written with the next change.
   for (const request of group.requests) if (request.response.finish === null) log.changed(request);
   flush();
-  return { bytes: Buffer.concat(parts), frames };
+  return { bytes: Buffer.concat([...parts, onItsWay]), frames };
 }
 
 test("journal: what was flushed is read back, wherever a crash cuts the file", () => {

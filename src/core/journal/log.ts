@@ -86,7 +86,7 @@ export class JournalLog {
     this.#finished = [];
   }
 
-  /** Takes the new records as a frame, which is valid until the next call of any method. */
+  /** Takes the new records as a frame, which is valid until the next call: others may come while it is written. */
   take(): Uint8Array {
     for (const followed of this.#changed) this.#write(followed);
     this.#changed = [];

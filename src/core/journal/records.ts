@@ -69,9 +69,11 @@ export function isCount(value: unknown): boolean {
 
 export type StreamRecord = ChunkRecord | FinishRecord | OutputRecord;
 
-/** Writes records one after the other into an array, which is reused for the next frame. */
+/** Writes records one after the other into one of two arrays, which take turns: the last frame stays as it is meanwhile. */
 export class RecordWriter {
   #words = new Uint32Array(WORDS_MIN);
+  /** The array of the last frame, which may still be on its way to the disk. */
+  #taken = new Uint32Array(WORDS_MIN);
   #floats = new Float32Array(this.#words.buffer);
   #length = FRAME_HEADER_WORDS;
   readonly #encoder = new TextEncoder();
@@ -114,12 +116,19 @@ export class RecordWriter {
     this.#outputHead(stream, 0, 0, 0);
   }
 
-  /** Takes all records since the last call as a frame, which is valid until the next record is written. */
+  /** Takes all records since the last call as a frame, which is valid until the next call. */
   take(): Uint8Array {
     const frame = new Uint8Array(this.#words.buffer, 0, 4 * this.#length);
     sealFrame(frame);
     this.#length = FRAME_HEADER_WORDS;
+    this.#writeTo(this.#taken);
     return frame;
+  }
+
+  #writeTo(words: Uint32Array<ArrayBuffer>): void {
+    this.#taken = this.#words;
+    this.#words = words;
+    this.#floats = new Float32Array(words.buffer);
   }
 
   #outputHead(stream: number, offset: number, count: number, alternatives: number): void {
