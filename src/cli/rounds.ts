@@ -1,5 +1,6 @@
 // The runs of one command in several rounds, interleaved: what each took, whether other work on the machine got in the
-// way, and sentences on why one was faster than another: what drafts gave, and what balance and kept KV gave. Wall times of a busy machine are unreliable; ratios within a round and CPU times are better.
+// way, and sentences on why one was faster than another: what drafts gave, and what balance and kept KV gave. Wall times
+// of a busy machine are unreliable; ratios within a round and CPU times are better.
 
 import { readFileSync } from "node:fs";
 import type { RolloutRequest } from "../core/request/buffer.ts";

@@ -63,8 +63,9 @@ export interface ModelWait {
 type ModelSettings = Omit<EngineSettings, "worker" | "workerToken">;
 
 /**
- * Reads files of this machine at once. `engines`: remote ones; more may be added during the wait. If only a server knows the rest (its model's name and folder), it waits until
- * one answers. @throws AppError: no file can be read, or the model's tokenizer cannot be determined.
+ * Reads files of this machine at once. `engines`: remote ones; more may be added during the wait. If only a server knows
+ * the rest (its model's name and folder), it waits until one answers.
+ * @throws AppError: no file can be read, or the model's tokenizer cannot be determined.
  */
 export async function openModelSide(
   { embedded, model, tokenizer, servedModelName: servedName }: ModelSettings,

@@ -117,7 +117,8 @@ export const WAITS = {
     endedBy: "its first token",
     seconds: 600,
     atBound:
-      "silent or full for so long, it is asked again, 14 times at most, then 502; an engine that is gone: 1 to 2 s, then elsewhere. An embedded engine: none, it computes in this process",
+      "silent or full for so long, it is asked again, 14 times at most, then 502; an engine that is gone: " +
+      "1 to 2 s, then elsewhere. An embedded engine: none, it computes in this process",
   },
 } as const satisfies Readonly<Record<string, RequestWait>>;
 

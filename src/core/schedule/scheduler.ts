@@ -3,9 +3,10 @@
 // workers, a simulator against models.
 //
 // Requests are served in the order of the policy, but sessions that have begun go before those that have not (each more
-// that is begun takes KV that the others come back to), and what has waited beyond the bound goes before both. Three kinds do not hold up those behind them: a large one that must
-// wait for room (it is passed over, for a while), one that is too large for every worker that is there (it is
-// stranded), and one with which a worker has died (a suspect: each runs alone among its kind).
+// that is begun takes KV that the others come back to), and what has waited beyond the bound goes before both. Three kinds
+// do not hold up those behind them: a large one that must wait for room (it is passed over, for a while), one that is too
+// large for every worker that is there (it is stranded), and one with which a worker has died (a suspect: each runs alone
+// among its kind).
 // Where no length of chunks is set, one that begins while nobody waits goes on until somebody does.
 
 import { assert, present } from "../base/assert.ts";

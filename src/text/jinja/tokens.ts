@@ -16,9 +16,20 @@ const RAW_END = /\{%([-+]?)\s*endraw\s*(?:\+%\}|-%\}\s*|%\}\n?)/g;
 const COMMENT_END = /\+#\}|-#\}\s*|#\}\n?/g;
 const BLOCK_END = /\+%\}|-%\}\s*|%\}\n?/y;
 const SHOWN_END = /-\}\}\s*|\}\}/y;
-/** Pattern of an expression's words, with the alternatives in Jinja's order. */
-const WORD =
-  /(?<float>(?:\d+_)*\d+(?:(?:\.(?:\d+_)*\d+)?e[-+]?(?:\d+_)*\d+|\.(?:\d+_)*\d+))|(?<integer>0[bB](?:_?[01])+|0[oO](?:_?[0-7])+|0[xX](?:_?[\da-fA-F])+|[1-9](?:_?\d)*|0(?:_?0)*)|(?<name>[\p{L}_][\p{L}\p{N}_]*)|(?<string>'(?:[^'\\]|\\[\s\S])*'|"(?:[^"\\]|\\[\s\S])*")|(?<operator>\/\/|\*\*|==|!=|<=|>=|[-+/*%~[\](){}<>=.:|,;])/uy;
+/** Kinds of an expression's words, in the order in which Jinja tries them. */
+const WORDS = {
+  float: /(?:\d+_)*\d+(?:(?:\.(?:\d+_)*\d+)?e[-+]?(?:\d+_)*\d+|\.(?:\d+_)*\d+)/,
+  integer: /0[bB](?:_?[01])+|0[oO](?:_?[0-7])+|0[xX](?:_?[\da-fA-F])+|[1-9](?:_?\d)*|0(?:_?0)*/,
+  name: /[\p{L}_][\p{L}\p{N}_]*/u,
+  string: /'(?:[^'\\]|\\[\s\S])*'|"(?:[^"\\]|\\[\s\S])*"/,
+  operator: /\/\/|\*\*|==|!=|<=|>=|[-+/*%~[\](){}<>=.:|,;]/,
+};
+const WORD = new RegExp(
+  Object.entries(WORDS)
+    .map(([kind, { source }]) => `(?<${kind}>${source})`)
+    .join("|"),
+  "uy",
+);
 const BLANKS = /\s*/y;
 const CLOSING: Readonly<Record<string, string>> = { "(": ")", "[": "]", "{": "}" };
 
