@@ -23,6 +23,8 @@ export const VLLM_LIMITS = {
   /** Pause before the second attempt, ms; it doubles with each failed attempt. */
   retryMs: 100,
   retryMsMax: 10_000,
+  /** Least time in which a server can end and serve again, ms. vLLM needs 10 s and more; a pod behind an address, none. */
+  restartMsMin: 100,
   /** Interval of polling metrics, ms. */
   pollMs: 1_000,
   /** Tokens of one server event, at most (chunk-request.ts). */

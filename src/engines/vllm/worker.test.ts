@@ -265,6 +265,22 @@ test("run: a server that restarts has its first weights again: after an update i
   expect(bench.tokens(2)).toEqual([]);
 });
 
+test("run: a server that restarted while nothing ran there is asked nothing before its process is known", async () => {
+  const server = await serve({ downMs: 0 });
+  // No poll comes by itself.
+  const bench = await open(server, {
+    limits: { pollMs: 60_000, stallMs: 60_000, restartMsMin: 0 },
+  });
+  bench.run({ id: 1 });
+  await bench.kind("chunk_done");
+  bench.worker.send([{ kind: "advance", epoch: EPOCH_1 }]);
+  await server.restart();
+  const asked = server.bodies.length;
+  bench.run({ id: 2 });
+  expect((await bench.kind("failed")).message).toContain("it has restarted, with the weights");
+  expect([server.bodies.length, bench.tokens(2)]).toEqual([asked, []]);
+});
+
 test("stats: a continuation's prompt is recomputed but for what the prefix cache holds", async () => {
   const server = await serve({ blockSize: 4 });
   const bench = await open(server);

@@ -84,6 +84,8 @@ export class VllmWorker implements EngineWorker {
   #isFlushing = false;
   /** The server may have restarted: a stream broke, or a poll failed, since its process was last identified. */
   #isSuspect = false;
+  /** When the server's process was last known to be the one that has the current weights. */
+  #seenMs = Number.NEGATIVE_INFINITY;
   /** Time of the last new token of any request. */
   #madeMs = Number.NEGATIVE_INFINITY;
   /** The last argument of `reach`. */
@@ -276,6 +278,18 @@ export class VllmWorker implements EngineWorker {
     return !this.#isFlushing && !this.#isSuspect;
   }
 
+  /**
+   * A server on which nothing runs breaks no stream when it restarts. If it was last seen longer ago than a restart may
+   * take, and would have its first weights again, nothing is sent until its process is known to be the same.
+   */
+  #identify(): void {
+    const { clock, limits } = this.#parts;
+    const isSeen = this.#streams.count > 0 || clock.nowMs() - this.#seenMs <= limits.restartMsMin;
+    if (!this.#hasOtherWeights || !this.#mayLaunch || isSeen) return;
+    this.#isSuspect = true;
+    this.#contain(this.#monitor.pollAnew());
+  }
+
   #launchHeld(): void {
     for (const run of this.#held) {
       if (!this.#mayLaunch) return;
@@ -286,6 +300,7 @@ export class VllmWorker implements EngineWorker {
 
   #launch(run: ChunkRun): void {
     run.cancel = null;
+    this.#identify();
     if (!this.#mayLaunch) {
       this.#held.add(run);
       return;
@@ -550,6 +565,7 @@ export class VllmWorker implements EngineWorker {
       return;
     }
     this.#isSuspect = false;
+    this.#seenMs = this.#parts.clock.nowMs();
     this.#reached(null);
     this.#outbox.say({ kind: "stats", stats: this.stats() });
     this.#launchHeld();
